@@ -1,0 +1,1 @@
+"""What touches the outside: the event store, settings, read models."""

@@ -1,0 +1,1 @@
+"""Consume tasks, run models, emit events."""
