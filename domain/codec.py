@@ -45,9 +45,7 @@ def encode(event: Event) -> Encoded:
     )
 
 
-def decode(
-    type_name: str, schema_version: int, payload: bytes, content: bytes | None
-) -> Event:
+def decode(type_name: str, schema_version: int, payload: bytes, content: bytes | None) -> Event:
     """Rebuild an event from what is stored.
 
     Raises:

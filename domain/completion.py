@@ -97,9 +97,7 @@ def step(progress: Progress, event: e.Event) -> tuple[Progress, tuple[Message, .
             return progress, ()
 
 
-def _chunk(
-    progress: Progress, event: e.ChunkGenerated
-) -> tuple[Progress, tuple[Message, ...]]:
+def _chunk(progress: Progress, event: e.ChunkGenerated) -> tuple[Progress, tuple[Message, ...]]:
     messages: list[Message] = []
     reason = event.finish_reason
     # An error chunk's message reaches the client through the terminal event beside it.
@@ -126,11 +124,7 @@ def _ending(progress: Progress, event: e.TaskStatusUpdated) -> tuple[Message, ..
             prompt = created.prompt_tokens if created is not None else 0
             return (Usage(prompt, progress.completion_tokens),)
         case "TimedOut":
-            return (
-                Failure(
-                    "deadline_exceeded", event.detail or "The request ran out of time."
-                ),
-            )
+            return (Failure("deadline_exceeded", event.detail or "The request ran out of time."),)
         case "Cancelled":
             return (Failure("cancelled", event.detail or "The request was cancelled."),)
     assert_never(event.status)
@@ -146,7 +140,7 @@ def messages(events: Iterable[e.Event]) -> Iterator[Message]:
 
 def failure(
     task_id: str, attempt: int, tokens: int, code: Code, message: str
-) -> tuple[e.Event, ...]:
+) -> tuple[e.Event, e.Event]:
     """The events with which a task fails: an error chunk, then the terminal event."""
     return (
         e.ChunkGenerated(

@@ -34,9 +34,7 @@ def decide(state: State, command: Command, policy: Policy) -> Decision:
             return _create_instance(state, command)
         case DeleteInstance():
             if command.instance_id not in state.instances:
-                return Refusal(
-                    "not_found", f"There is no instance {command.instance_id!r}."
-                )
+                return Refusal("not_found", f"There is no instance {command.instance_id!r}.")
             return (e.InstanceDeleted(instance_id=command.instance_id),)
     assert_never(command)
 
@@ -46,18 +44,12 @@ def unservable(state: State, model_id: str) -> Refusal | None:
 
     A model whose folder is there but which is not loaded yet is servable: requests wait.
     """
-    instances = [
-        id for id, instance in state.instances.items() if instance.model_id == model_id
-    ]
+    instances = [id for id, instance in state.instances.items() if instance.model_id == model_id]
     if not instances:
-        return Refusal(
-            "model_not_found", f"The model {model_id!r} does not exist.", "model"
-        )
+        return Refusal("model_not_found", f"The model {model_id!r} does not exist.", "model")
     model = state.models.get(model_id)
     if model is not None and model.error is not None:
-        return Refusal(
-            "model_load_failed", f"The model {model_id!r} failed: {model.error}"
-        )
+        return Refusal("model_load_failed", f"The model {model_id!r} failed: {model.error}")
     if model is None or model.prepared is None:
         return Refusal(
             "model_unavailable",
@@ -65,9 +57,7 @@ def unservable(state: State, model_id: str) -> Refusal | None:
         )
     reasons = [given_up(state, id) for id in instances]
     if all(reason is not None for reason in reasons):
-        return Refusal(
-            "model_load_failed", f"The model {model_id!r} failed: {reasons[0]}"
-        )
+        return Refusal("model_load_failed", f"The model {model_id!r} failed: {reasons[0]}")
     return None
 
 
@@ -75,11 +65,7 @@ def given_up(state: State, instance_id: str) -> str | None:
     """Why an instance will not come up again, or None while it may."""
     for shard in state.instances[instance_id].shards:
         runner = state.runners.get(shard.runner_id)
-        if (
-            runner is not None
-            and runner.given_up
-            and isinstance(runner.status, e.Failed)
-        ):
+        if runner is not None and runner.given_up and isinstance(runner.status, e.Failed):
             return runner.status.error_message
     return None
 
@@ -115,14 +101,10 @@ def _chat_completion(state: State, command: ChatCompletion, policy: Policy) -> D
 
 def _create_instance(state: State, command: CreateInstance) -> Decision:
     if command.instance_id in state.instances:
-        return Refusal(
-            "bad_request", f"The instance {command.instance_id!r} exists already."
-        )
+        return Refusal("bad_request", f"The instance {command.instance_id!r} exists already.")
     world = len(command.runner_ids)
     shards = tuple(
-        e.Shard(
-            runner_id=runner_id, node_id=command.node_id, rank=rank, world_size=world
-        )
+        e.Shard(runner_id=runner_id, node_id=command.node_id, rank=rank, world_size=world)
         for rank, runner_id in enumerate(command.runner_ids)
     )
     return (

@@ -14,7 +14,26 @@ from typing import ClassVar, Literal, get_args
 import msgspec
 
 from domain.commands import Caller, ModelFacts, Sampling
+from domain.deltas import Content as Content
+from domain.deltas import Delta as Delta
+from domain.deltas import Reasoning as Reasoning
+from domain.deltas import RefusalText as RefusalText
+from domain.deltas import TokenLogprob as TokenLogprob
+from domain.deltas import ToolCall as ToolCall
 from domain.errors import Code
+from domain.statuses import Connected as Connected
+from domain.statuses import Connecting as Connecting
+from domain.statuses import Failed as Failed
+from domain.statuses import Idle as Idle
+from domain.statuses import Loaded as Loaded
+from domain.statuses import Loading as Loading
+from domain.statuses import Ready as Ready
+from domain.statuses import RunnerStatus as RunnerStatus
+from domain.statuses import Running as Running
+from domain.statuses import Shutdown as Shutdown
+from domain.statuses import ShuttingDown as ShuttingDown
+from domain.statuses import Status as Status
+from domain.statuses import WarmingUp as WarmingUp
 
 FinishReason = Literal["stop", "length", "tool_calls", "error"]
 Ended = Literal["Complete", "TimedOut", "Cancelled"]
@@ -131,45 +150,6 @@ class AttemptEnded(Struct, frozen=True, kw_only=True):
     error_message: str = ""
 
 
-class Content(msgspec.Struct, frozen=True, array_like=True, tag="c"):
-    """Text of the answer."""
-
-    text: str
-
-
-class Reasoning(msgspec.Struct, frozen=True, array_like=True, tag="r"):
-    """Text of the model's thinking."""
-
-    text: str
-
-
-class RefusalText(msgspec.Struct, frozen=True, array_like=True, tag="f"):
-    """Text with which the model declines."""
-
-    text: str
-
-
-class ToolCall(msgspec.Struct, frozen=True, array_like=True, tag="t"):
-    """A piece of one tool call; `id` and `name` stand in its first piece only."""
-
-    index: int
-    id: str | None
-    name: str | None
-    arguments: str
-
-
-Delta = Content | Reasoning | RefusalText | ToolCall
-
-
-class TokenLogprob(msgspec.Struct, frozen=True, array_like=True):
-    """One token's natural log probability and those of the likeliest instead of it."""
-
-    token_id: int
-    token: bytes
-    logprob: float
-    top: tuple[tuple[int, bytes, float], ...] = ()
-
-
 class ChunkGenerated(Struct, frozen=True, kw_only=True):
     """One choice's share of one or more decode steps. Never changes State.
 
@@ -273,75 +253,6 @@ class InstanceDeleted(Struct, frozen=True, kw_only=True):
     """A model is to be unloaded."""
 
     instance_id: str
-
-
-class Status(msgspec.Struct, frozen=True, tag=True):
-    """Where a runner is in its life."""
-
-
-class Idle(Status, frozen=True):
-    """Not started."""
-
-
-class Connecting(Status, frozen=True):
-    """Waits for the other ranks."""
-
-
-class Connected(Status, frozen=True):
-    """All ranks are there."""
-
-
-class Loading(Status, frozen=True):
-    """Reads weights."""
-
-
-class Loaded(Status, frozen=True):
-    """Has the weights."""
-
-
-class WarmingUp(Status, frozen=True):
-    """Compiles and runs a first step."""
-
-
-class Ready(Status, frozen=True):
-    """Takes tasks."""
-
-
-class Running(Status, frozen=True):
-    """Takes tasks and has some. Derived for views; never recorded."""
-
-
-class ShuttingDown(Status, frozen=True):
-    """Was told to end."""
-
-
-class Shutdown(Status, frozen=True):
-    """Ended as told."""
-
-
-class Failed(Status, frozen=True, kw_only=True):
-    """Ended by itself, or could not load.
-
-    `permanent`: starting it again would fail the same way.
-    """
-
-    error_message: str
-    permanent: bool = False
-
-
-RunnerStatus = (
-    Idle
-    | Connecting
-    | Connected
-    | Loading
-    | Loaded
-    | WarmingUp
-    | Ready
-    | Running
-    | ShuttingDown
-    | Shutdown
-    | Failed
-)
 
 
 class RunnerStatusUpdated(Struct, frozen=True, kw_only=True):

@@ -7,11 +7,19 @@ way is named in `local.busy` and not planned again until it is over.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Literal
 
 import msgspec
 
 from domain import events as e
+from domain.actions import (
+    Action,
+    ClaimTask,
+    EndAttempt,
+    EndTask,
+    PrepareModel,
+    StartRunner,
+    StopRunner,
+)
 from domain.decide import given_up
 from domain.errors import Code
 from domain.state import Instance, Runner, State, Task
@@ -61,97 +69,6 @@ class Deadlines(msgspec.Struct, frozen=True, kw_only=True):
     """Requests that one runner takes at once."""
 
 
-class Action(msgspec.Struct, frozen=True, kw_only=True):
-    """Something to do. `key` names it while it is under way."""
-
-    @property
-    def key(self) -> str:
-        """Actions with one key are never under way at once."""
-        raise TypeError
-
-
-class PrepareModel(Action, frozen=True, kw_only=True):
-    """Make or fetch a model's folder."""
-
-    model_id: str
-    source: str
-
-    @property
-    def key(self) -> str:
-        """One preparation a model."""
-        return f"model/{self.model_id}"
-
-
-class StartRunner(Action, frozen=True, kw_only=True):
-    """Start a runner process and load its model."""
-
-    instance_id: str
-    runner_id: str
-    rank: int
-    world_size: int
-    path: str
-
-    @property
-    def key(self) -> str:
-        """One start or stop a runner."""
-        return f"runner/{self.runner_id}"
-
-
-class StopRunner(Action, frozen=True, kw_only=True):
-    """End a runner: in good order, or at once where it hangs."""
-
-    runner_id: str
-    reason: str
-    kill: bool = False
-
-    @property
-    def key(self) -> str:
-        """One start or stop a runner."""
-        return f"runner/{self.runner_id}"
-
-
-class ClaimTask(Action, frozen=True, kw_only=True):
-    """Claim a task and insert it into a runner's batch."""
-
-    task_id: str
-    attempt: int
-    instance_id: str
-    runner_id: str
-
-    @property
-    def key(self) -> str:
-        """One action a task."""
-        return f"task/{self.task_id}"
-
-
-class EndAttempt(Action, frozen=True, kw_only=True):
-    """Give back a task whose runner is gone."""
-
-    task_id: str
-    attempt: int
-    reason: Literal["runner_died", "step_failed", "drained"]
-    error_message: str
-
-    @property
-    def key(self) -> str:
-        """One action a task."""
-        return f"task/{self.task_id}"
-
-
-class EndTask(Action, frozen=True, kw_only=True):
-    """End a task that cannot go on, with an error or past its deadline."""
-
-    task_id: str
-    attempt: int
-    code: Code
-    message: str
-
-    @property
-    def key(self) -> str:
-        """One action a task."""
-        return f"task/{self.task_id}"
-
-
 def plan(state: State, local: Local, now: int, deadlines: Deadlines) -> list[Action]:
     """The next actions of a node.
 
@@ -189,18 +106,14 @@ def _stop_runners(
             yield StopRunner(runner_id=runner_id, reason=reason, kill=True)
 
 
-def _stalled(
-    state: State, runner: LocalRunner, now: int, deadlines: Deadlines
-) -> str | None:
+def _stalled(state: State, runner: LocalRunner, now: int, deadlines: Deadlines) -> str | None:
     if runner.phase != "Ready":
         if deadlines.load and now - runner.phase_since > deadlines.load * SECOND:
             return f"the model was not loaded within {deadlines.load} s (INFERLOG_LOAD_TIMEOUT)"
         return None
     if not deadlines.progress or not runner.tasks:
         return None
-    prompts = (
-        state.tasks[id].prompt_tokens for id in runner.tasks if id in state.tasks
-    )
+    prompts = (state.tasks[id].prompt_tokens for id in runner.tasks if id in state.tasks)
     allowed = deadlines.progress + max(prompts, default=0) / PREFILL_TOKENS_A_SECOND
     if now - runner.progress_at > allowed * SECOND:
         return f"no progress for {allowed:.0f} s (INFERLOG_PROGRESS_TIMEOUT)"
@@ -212,7 +125,7 @@ def _prepare_models(
 ) -> Iterator[PrepareModel]:
     for _, instance, _ in _mine(state, local):
         model = state.models.get(instance.model_id)
-        if model is None or (model.prepared is None and model.error is None):
+        if model is None or not model.checked or (not model.prepared and model.error is None):
             yield PrepareModel(model_id=instance.model_id, source=instance.source)
 
 
@@ -222,7 +135,9 @@ def _start_runners(
     for instance_id, instance, shard in _mine(state, local):
         model = state.models.get(instance.model_id)
         runner = state.runners[shard.runner_id]
-        if model is None or model.prepared is None or shard.runner_id in local.runners:
+        if model is None or model.prepared is None or not model.checked:
+            continue
+        if shard.runner_id in local.runners:
             continue
         if given_up(state, instance_id) is None and now >= _restart_at(runner):
             yield StartRunner(
@@ -256,11 +171,7 @@ def _attempt_over(
     state: State, local: Local, task_id: str, task: Task
 ) -> EndAttempt | EndTask | None:
     """A running task whose instance or runner is gone."""
-    if (
-        task.status != "Running"
-        or task.node_id != local.node_id
-        or task.runner_id is None
-    ):
+    if task.status != "Running" or task.node_id != local.node_id or task.runner_id is None:
         return None
     if task.instance_id not in state.instances:
         return EndTask(
@@ -312,9 +223,7 @@ def _cannot_go_on(
     return EndTask(task_id=task_id, attempt=task.attempt, code=code, message=message)
 
 
-def _claim_tasks(
-    state: State, local: Local, now: int, deadlines: Deadlines
-) -> Iterator[ClaimTask]:
+def _claim_tasks(state: State, local: Local, now: int, deadlines: Deadlines) -> Iterator[ClaimTask]:
     """Longest waiting first, each to the runner with the most room."""
     room = {
         shard.runner_id: (instance_id, instance.model_id)

@@ -32,12 +32,14 @@ class Model(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         prepared: the facts once the folder is complete.
+        checked: whether the folder was seen since its node started.
         error: why it could not be made.
         phase: what is being done to make it, with `done_bytes` of `total_bytes`.
     """
 
     node_id: str
     prepared: e.ModelPrepared | None = None
+    checked: bool = True
     error: str | None = None
     phase: str = ""
     done_bytes: int = 0
@@ -71,9 +73,7 @@ class Runner(msgspec.Struct, frozen=True, kw_only=True):
     def given_up(self) -> bool:
         """Whether it will not be started again."""
         status = self.status
-        return isinstance(status, e.Failed) and (
-            status.permanent or self.failures >= LOAD_TRIES
-        )
+        return isinstance(status, e.Failed) and (status.permanent or self.failures >= LOAD_TRIES)
 
 
 class Task(msgspec.Struct, frozen=True, kw_only=True):
@@ -138,7 +138,7 @@ def _node_started(state: State, event: e.NodeStarted) -> State:
             for id, runner in state.runners.items()
         },
         models={
-            id: model
+            id: msgspec.structs.replace(model, checked=False)
             for id, model in state.models.items()
             if model.node_id != event.node_id or model.prepared is not None
         },
@@ -207,9 +207,7 @@ def _runner_updated(state: State, event: e.RunnerStatusUpdated) -> State:
         failures=failures,
         since=event.at,
     )
-    return msgspec.structs.replace(
-        state, runners=_with(state.runners, event.runner_id, after)
-    )
+    return msgspec.structs.replace(state, runners=_with(state.runners, event.runner_id, after))
 
 
 def _acknowledged(state: State, event: e.TaskAcknowledged) -> State:
@@ -224,9 +222,7 @@ def _acknowledged(state: State, event: e.TaskAcknowledged) -> State:
         instance_id=event.instance_id,
         runner_id=event.runner_id,
     )
-    return msgspec.structs.replace(
-        state, tasks=_with(state.tasks, event.task_id, running)
-    )
+    return msgspec.structs.replace(state, tasks=_with(state.tasks, event.task_id, running))
 
 
 def _attempt_ended(state: State, event: e.AttemptEnded) -> State:
@@ -238,12 +234,10 @@ def _attempt_ended(state: State, event: e.AttemptEnded) -> State:
     freed = msgspec.structs.replace(
         _pending(task), committed=event.committed_tokens, faults=task.faults + fault
     )
-    return msgspec.structs.replace(
-        state, tasks=_with(state.tasks, event.task_id, freed)
-    )
+    return msgspec.structs.replace(state, tasks=_with(state.tasks, event.task_id, freed))
 
 
-def apply(state: State, event: e.Event) -> State:
+def apply(state: State, event: e.Event) -> State:  # noqa: C901 - one flat table of all events
     """State after one more event. Never changes the state it is given."""
     match event:
         case e.TaskCreated():
@@ -252,17 +246,13 @@ def apply(state: State, event: e.Event) -> State:
                 created_at=event.created_at,
                 prompt_tokens=event.prompt_tokens,
             )
-            return msgspec.structs.replace(
-                state, tasks=_with(state.tasks, event.task_id, task)
-            )
+            return msgspec.structs.replace(state, tasks=_with(state.tasks, event.task_id, task))
         case e.TaskAcknowledged():
             return _acknowledged(state, event)
         case e.AttemptEnded():
             return _attempt_ended(state, event)
         case e.TaskStatusUpdated() | e.TaskFailed():
-            return msgspec.structs.replace(
-                state, tasks=_without(state.tasks, event.task_id)
-            )
+            return msgspec.structs.replace(state, tasks=_without(state.tasks, event.task_id))
         case e.ModelDownloadProgress():
             model = Model(
                 node_id=event.node_id,
@@ -272,9 +262,7 @@ def apply(state: State, event: e.Event) -> State:
             )
             return _model(state, event.model_id, model)
         case e.ModelPrepared():
-            return _model(
-                state, event.model_id, Model(node_id=event.node_id, prepared=event)
-            )
+            return _model(state, event.model_id, Model(node_id=event.node_id, prepared=event))
         case e.ModelPreparationFailed():
             failed = Model(node_id=event.node_id, error=event.error_message)
             return _model(state, event.model_id, failed)
@@ -288,9 +276,7 @@ def apply(state: State, event: e.Event) -> State:
             return _node_started(state, event)
         case e.NodeStopped():
             stopped = Node(epoch=event.epoch, alive=False)
-            return msgspec.structs.replace(
-                state, nodes=_with(state.nodes, event.node_id, stopped)
-            )
+            return msgspec.structs.replace(state, nodes=_with(state.nodes, event.node_id, stopped))
         case (
             e.ChunkGenerated()
             | e.CommandAccepted()

@@ -37,9 +37,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         str,
         Meta(
             description="Model to serve: a folder in mlx-lm's format, a .gguf file, a hub name "
-            "org/name, or `default` (SmolLM2-135M-Instruct)."
+            "org/name, or the default, SmolLM2-135M-Instruct."
         ),
-    ] = "default"
+    ] = "smollm2-135m-instruct"
     engine: Annotated[
         str,
         Meta(

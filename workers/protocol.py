@@ -181,9 +181,7 @@ def length(header: bytes) -> int:
     """
     size = int.from_bytes(header)
     if size > MAX_MESSAGE:
-        raise ProtocolError(
-            f"a message of {size} bytes; at most {MAX_MESSAGE} are allowed"
-        )
+        raise ProtocolError(f"a message of {size} bytes; at most {MAX_MESSAGE} are allowed")
     return size
 
 
