@@ -1,0 +1,1 @@
+"""The runner process, the only one that imports MLX."""
