@@ -1,0 +1,1 @@
+"""The ways in: HTTP and the command line."""
