@@ -9,7 +9,7 @@ from sqlalchemy import Select, literal, select
 
 from domain.events import TOKEN_TYPE
 from infrastructure.event_store import Recorded
-from infrastructure.tables import events, streams
+from infrastructure.tables import commands, events, snapshots, streams
 
 _EVENTS = select(
     events.c.position,
@@ -28,10 +28,33 @@ OF_STATE = events.c.type != literal(TOKEN_TYPE, literal_execute=True)
 """Leaves out token events. Their type is written out rather than bound, as only then SQLite
 can use the index over the others."""
 
+STREAMS = select(streams.c.name, streams.c.version, streams.c.attempt, streams.c.open)
+"""Rows of `StreamInfo`."""
+
+COMMANDS = select(
+    commands.c.command_id,
+    commands.c.kind,
+    commands.c.actor,
+    streams.c.name.label("stream"),
+    commands.c.position,
+    commands.c.body_digest,
+).join_from(commands, streams, commands.c.stream_id == streams.c.id)
+"""Rows of `CommandRow`."""
+
+
+def select_snapshot(version: int, at_most: int) -> Select[Any]:
+    """The latest snapshot of a fold's version at or before a position."""
+    return (
+        select(snapshots.c.position, snapshots.c.data)
+        .where(snapshots.c.fold_version == version, snapshots.c.position <= at_most)
+        .order_by(snapshots.c.position.desc())
+        .limit(1)
+    )
+
 
 def select_events(
     after: int,
-    limit: int,
+    limit: int | None,
     *,
     stream: str | None = None,
     types: Collection[str] | None = None,

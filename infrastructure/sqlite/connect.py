@@ -101,7 +101,13 @@ def reader_engine(path: Path, *, immutable: bool = False) -> Engine:
         _pragmas(connection, READER_PRAGMAS)
         return connection
 
-    return create_engine("sqlite+pysqlite://", creator=connect, poolclass=NullPool)
+    engine = create_engine("sqlite+pysqlite://", creator=connect, poolclass=NullPool)
+
+    @event.listens_for(engine, "begin")
+    def begin(connection: Connection) -> None:
+        connection.exec_driver_sql("BEGIN")  # several queries see one state of the log
+
+    return engine
 
 
 def async_reader_engine(path: Path) -> AsyncEngine:

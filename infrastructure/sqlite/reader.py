@@ -11,24 +11,15 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import Row, Select, select
+from sqlalchemy import Row, Select
 from sqlalchemy.exc import SQLAlchemyError
 
 from infrastructure import tables as t
 from infrastructure.event_store import CommandRow, LogUnavailable, Snapshot, StreamInfo
 from infrastructure.feed import CLOSED
+from infrastructure.rows import COMMANDS, STREAMS, select_snapshot
 from infrastructure.sqlite.connect import async_reader_engine
 from infrastructure.sqlite.writer import reason_of
-
-_STREAMS = select(t.streams.c.name, t.streams.c.version, t.streams.c.attempt, t.streams.c.open)
-_COMMANDS = select(
-    t.commands.c.command_id,
-    t.commands.c.kind,
-    t.commands.c.actor,
-    t.streams.c.name.label("stream"),
-    t.commands.c.position,
-    t.commands.c.body_digest,
-).join_from(t.commands, t.streams, t.commands.c.stream_id == t.streams.c.id)
 
 
 class Reader:
@@ -68,18 +59,18 @@ class Reader:
 
     async def stream(self, name: str) -> StreamInfo | None:
         """A stream's head."""
-        rows = await self.rows(_STREAMS.where(t.streams.c.name == name))
+        rows = await self.rows(STREAMS.where(t.streams.c.name == name))
         return StreamInfo(**dict(rows[0]._mapping)) if rows else None
 
     async def command(self, command_id: str) -> CommandRow | None:
         """A command by its id."""
-        rows = await self.rows(_COMMANDS.where(t.commands.c.command_id == command_id))
+        rows = await self.rows(COMMANDS.where(t.commands.c.command_id == command_id))
         return CommandRow(**dict(rows[0]._mapping)) if rows else None
 
     async def command_by_key(self, actor: str, idempotency_key: str) -> CommandRow | None:
         """A command by its actor and key."""
         rows = await self.rows(
-            _COMMANDS.where(
+            COMMANDS.where(
                 t.commands.c.actor == actor, t.commands.c.idempotency_key == idempotency_key
             )
         )
@@ -87,12 +78,7 @@ class Reader:
 
     async def snapshot(self, version: int, at_most: int) -> Snapshot | None:
         """The latest snapshot of a fold's version, up to a position."""
-        rows = await self.rows(
-            select(t.snapshots.c.position, t.snapshots.c.data)
-            .where(t.snapshots.c.fold_version == version, t.snapshots.c.position <= at_most)
-            .order_by(t.snapshots.c.position.desc())
-            .limit(1)
-        )
+        rows = await self.rows(select_snapshot(version, at_most))
         return Snapshot(*rows[0]) if rows else None
 
     async def close(self) -> None:
