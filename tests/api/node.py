@@ -1,0 +1,91 @@
+"""A node in this process: the log, the API on a loopback port, and a scripted worker."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import uvicorn
+
+from api.app import create_app
+from api.services import Services
+from domain import events as e
+from infrastructure.event_store import EventStore, Recorded
+from infrastructure.opening import open_store
+from infrastructure.projection import Projection
+from infrastructure.settings import Settings
+from tests.api.fake_worker import NODE, FakeWorker
+
+MODEL = "tiny"
+
+
+class Node(msgspec.Struct, frozen=True):
+    """What tests hold of a running node."""
+
+    url: str
+    services: Services
+    worker: FakeWorker
+    server: uvicorn.Server
+
+    @property
+    def store(self) -> EventStore:
+        """The log."""
+        return self.services.store
+
+    async def log(self, type: type[e.Event] | None = None) -> list[Recorded]:
+        """Everything in the log, or everything of one type."""
+        types = None if type is None else {type.__name__}
+        return await self.store.read(0, 1000, types=types)
+
+
+class _Server(uvicorn.Server):
+    """Leaves signals alone."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Capture none."""
+        yield
+
+
+@contextlib.asynccontextmanager
+async def running(home: Path, **settings: Any) -> AsyncIterator[Node]:
+    """A node on a data folder."""
+    async with contextlib.AsyncExitStack() as stack:
+        store = await open_store("", home)
+        stack.push_async_callback(store.close)
+        projection = Projection(store)
+        await projection.catch_up()
+        await stack.enter_async_context(_beside(projection.run()))
+        services = Services.build(store, projection, Settings(home=home, **settings), NODE)
+        worker = FakeWorker(store, services.bus)
+        await stack.enter_async_context(_beside(worker.run()))
+        stack.push_async_callback(worker.close)
+        server = _Server(
+            uvicorn.Config(create_app(services), log_config=None, access_log=False, lifespan="on")
+        )
+        listening = socket.create_server(("127.0.0.1", 0))
+        stack.callback(listening.close)
+        serving = asyncio.create_task(server.serve(sockets=[listening]))
+        while not server.started:
+            await asyncio.sleep(0.005)
+        try:
+            yield Node(f"http://127.0.0.1:{listening.getsockname()[1]}", services, worker, server)
+        finally:
+            services.stopping.set()
+            server.should_exit = True
+            await serving
+
+
+@contextlib.asynccontextmanager
+async def _beside(coroutine: Any) -> AsyncIterator[None]:
+    task = asyncio.create_task(coroutine)
+    try:
+        yield
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
