@@ -44,6 +44,8 @@ class Insert(Struct, frozen=True, kw_only=True):
 
     Attributes:
         uid: names the row until it finishes; drawn by the node, never used twice.
+        task: names the request, the same in every attempt. The scripted engine knows by it
+            which script to go on with.
         prompt: token ids.
         logged: tokens of the answer that stand in the log. They are replayed through
             detokenizer and stop matcher, never sampled again.
@@ -53,6 +55,7 @@ class Insert(Struct, frozen=True, kw_only=True):
     """
 
     uid: int
+    task: str = ""
     choice: int = 0
     prompt: tuple[int, ...]
     logged: tuple[int, ...] = ()
