@@ -153,6 +153,20 @@ def _model(state: State, id: str, model: Model) -> State:
     return msgspec.structs.replace(state, models=_with(state.models, id, model))
 
 
+def _on_its_way(state: State, event: e.ModelDownloadProgress) -> Model:
+    before = state.models.get(event.model_id)
+    # A folder that was whole before and is only read again still serves.
+    still = before.prepared if before is not None and event.phase == "hashing" else None
+    return Model(
+        node_id=event.node_id,
+        prepared=still,
+        checked=False,
+        phase=event.phase,
+        done_bytes=event.done_bytes,
+        total_bytes=event.total_bytes,
+    )
+
+
 def _instance_created(state: State, event: e.InstanceCreated) -> State:
     instance = Instance(
         model_id=event.model_id,
@@ -254,13 +268,7 @@ def apply(state: State, event: e.Event) -> State:  # noqa: C901 - one flat table
         case e.TaskStatusUpdated() | e.TaskFailed():
             return msgspec.structs.replace(state, tasks=_without(state.tasks, event.task_id))
         case e.ModelDownloadProgress():
-            model = Model(
-                node_id=event.node_id,
-                phase=event.phase,
-                done_bytes=event.done_bytes,
-                total_bytes=event.total_bytes,
-            )
-            return _model(state, event.model_id, model)
+            return _model(state, event.model_id, _on_its_way(state, event))
         case e.ModelPrepared():
             return _model(state, event.model_id, Model(node_id=event.node_id, prepared=event))
         case e.ModelPreparationFailed():

@@ -71,6 +71,7 @@ def insert_of(uid: int, created: e.TaskCreated, chunks: Iterable[e.ChunkGenerate
         )
     return Insert(
         uid=uid,
+        task=created.task_id,
         prompt=created.token_ids,
         logged=tuple(logged),
         emitted=emitted,

@@ -20,6 +20,9 @@ HELLO_TIMEOUT = 120.0
 EXIT_TIMEOUT = 5.0
 """Seconds in which a runner that was told to end, or closed its side, has to be gone."""
 
+STDERR_TIMEOUT = 1.0
+"""Seconds in which what a process said last has to arrive after its end."""
+
 STDERR_LINES = 40
 STDERR_CHARS = 2000
 
@@ -123,10 +126,11 @@ class RunnerProcess:
         try:
             async with asyncio.timeout(EXIT_TIMEOUT):
                 code = await self._process.wait()
-                await self._stderr_task
         except TimeoutError:
-            await self.kill()
-            code = self._process.returncode or 0
+            self._process.kill()
+            code = await self._process.wait()
+        # Waited for, not awaited: `kill` may have cancelled it, which is not meant for us.
+        await asyncio.wait([self._stderr_task], timeout=STDERR_TIMEOUT)
         how = f"exit status {code}" if code >= 0 else f"killed by {_signal_name(-code)}"
         tail = "\n".join(self._stderr).strip()[-STDERR_CHARS:]
         return f"{how}\n{tail}" if tail else how

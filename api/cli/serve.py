@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import click
 
-from api.cli.errors import OutOfReach
 from api.cli.options import setting_options
-from infrastructure.event_store import StoreError
 from infrastructure.settings import Settings
 
 
@@ -17,7 +15,4 @@ def serve(settings: Settings) -> None:
     # The server's parts are imported only here: the help should not wait for them.
     from api.cli.node import run
 
-    try:
-        run(settings)
-    except StoreError as error:
-        raise OutOfReach(str(error)) from error
+    run(settings)

@@ -1,0 +1,1 @@
+"""The whole server: real processes, real HTTP, real models."""
