@@ -12,6 +12,8 @@ import resource
 import signal
 import sys
 import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from infrastructure.blas import set_up
@@ -60,9 +62,26 @@ def _engine(engine: str, blas: str) -> Engine:
         return ScriptedEngine(Path(file))
     # MLX binds to whichever BLAS is there when it is imported.
     set_up(blas)
-    from workers.runner.mlx_engine import MlxEngine
+    # Models are folders on this machine; nothing here has any business on the network.
+    os.environ["HF_HUB_OFFLINE"] = "1"
+    with _limits_kept():
+        from workers.runner.mlx_engine import MlxEngine
 
     return MlxEngine()
+
+
+@contextmanager
+def _limits_kept() -> Iterator[None]:
+    """Keep mlx-lm from changing the limits of open files as it is imported.
+
+    It would fail where the hard limit is lower than what it wants.
+    """
+    original = resource.setrlimit
+    resource.setrlimit = lambda resource, limits: None
+    try:
+        yield
+    finally:
+        resource.setrlimit = original
 
 
 if __name__ == "__main__":

@@ -209,8 +209,8 @@ def insert(
     """An order with an id of its own."""
     sampling = Sampling(seed=seed, temperature=temperature, top_p=top_p, max_tokens=max_tokens)
     uid = next(_uids)
-    values = {"uid": uid, "task": f"task-{uid}"} | values
-    return Insert(prompt=tuple(prompt), sampling=sampling, **values)
+    fields: dict[str, Any] = {"uid": uid, "task": f"task-{uid}"} | values
+    return Insert(prompt=tuple(prompt), sampling=sampling, **fields)
 
 
 def write_script(file: Path, **script: Any) -> str:
