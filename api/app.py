@@ -9,15 +9,38 @@ from collections.abc import AsyncGenerator
 from litestar import Litestar
 from litestar.config.cors import CORSConfig
 from litestar.di import Provide
+from litestar.handlers import HTTPRouteHandler
 
+from api.command_routes import get_command
+from api.errors import ApiError
 from api.frame import Frame
 from api.handlers import EXCEPTION_HANDLERS
+from api.health import health, ready
+from api.instances import create_instance, delete_instance, get_instance, get_state
+from api.log_routes import get_event, list_events
 from api.openai.chat import create_chat_completion
+from api.openai.models import get_model, list_models
+from api.openai.stream_route import stream_chat_completion
+from api.openapi import openapi_route
 from api.services import Services
 from api.sse import expect_cut_offs
 from infrastructure.settings import Settings
 
-ROUTES = [create_chat_completion]
+ROUTES: list[HTTPRouteHandler] = [
+    create_chat_completion,
+    stream_chat_completion,
+    list_models,
+    get_model,
+    health,
+    ready,
+    list_events,
+    get_event,
+    get_command,
+    get_state,
+    create_instance,
+    get_instance,
+    delete_instance,
+]
 
 
 def create_app(services: Services) -> Litestar:
@@ -30,7 +53,7 @@ def create_app(services: Services) -> Litestar:
     @contextlib.asynccontextmanager
     async def beside(app: Litestar) -> AsyncGenerator[None, None]:
         tasks = [
-            asyncio.create_task(services.prompter.warm()),
+            asyncio.create_task(_warm(services)),
             asyncio.create_task(services.refusals.run()),
         ]
         try:
@@ -44,7 +67,7 @@ def create_app(services: Services) -> Litestar:
 
     expect_cut_offs()
     app = Litestar(
-        ROUTES,
+        [*ROUTES, openapi_route(ROUTES)],
         dependencies={"services": Provide(lambda: services, sync_to_thread=False)},
         exception_handlers=EXCEPTION_HANDLERS,
         cors_config=_cors(services.settings),
@@ -56,6 +79,15 @@ def create_app(services: Services) -> Litestar:
     return app
 
 
+async def _warm(services: Services) -> None:
+    """Do beforehand what the first request would wait for."""
+    await services.prompter.warm()
+    for model in services.projection.state.models.values():
+        if model.prepared is not None:
+            with contextlib.suppress(ApiError):  # said to whoever asks for the model
+                await services.prompter.load(model.prepared)
+
+
 def _cors(settings: Settings) -> CORSConfig | None:
     origins = [origin.strip() for origin in settings.allow_origin.split(",") if origin.strip()]
-    return CORSConfig(allow_origins=origins) if origins else None
+    return CORSConfig(allow_origins=origins, expose_headers=["x-request-id"]) if origins else None

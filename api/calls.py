@@ -7,11 +7,12 @@ from typing import Any
 from litestar import Request
 from litestar.types import HTTPScope
 
-from api.errors import ApiError, shorten
+from api.errors import ApiError, quote, shorten
 from domain.commands import Caller
 
 ANONYMOUS = "anonymous"
 LONGEST_KEY = 255
+LONGEST_NUMBER = 19
 LONGEST_HEADER = 200
 MOST_HEADERS = 20
 
@@ -88,3 +89,21 @@ def idempotency_key(request: Request[Any, Any, Any]) -> str | None:
             "Idempotency-Key",
         )
     return key
+
+
+def last_event_id(request: Request[Any, Any, Any]) -> int | None:
+    """The number of the last event that a client has had, if it says so.
+
+    Raises:
+        ApiError: it is no number.
+    """
+    given = request.headers.get("last-event-id")
+    if not given:
+        return None
+    if not (given.isascii() and given.isdecimal() and len(given) < LONGEST_NUMBER):
+        raise ApiError(
+            "bad_request",
+            f"Last-Event-ID is the number of an event, not {quote(given)}.",
+            "Last-Event-ID",
+        )
+    return int(given)

@@ -63,7 +63,9 @@ def _bad_parameter(error: HTTPException) -> ApiError:
 
 
 def _position_out_of_range(request: AnyRequest, error: Exception) -> Response[ErrorBody]:
-    return _answer(request, ApiError("position_out_of_range", str(error), "after"))
+    return _answer(
+        request, ApiError("position_out_of_range", f"This is past the end: {error}.", "after")
+    )
 
 
 def _log_unavailable(request: AnyRequest, error: Exception) -> Response[ErrorBody]:

@@ -57,13 +57,17 @@ class Prompter:
 
     async def warm(self) -> None:
         """Import what takes seconds to import, before the first request waits for it."""
-        await self._in_thread(_import)
+        await self._in_thread(_auto_tokenizer)
+
+    async def load(self, model: ModelPrepared) -> None:
+        """Load a model's tokenizer, before the first request waits for it."""
+        await self._chat(model)
 
     async def prepare(self, model: ModelPrepared, messages: Sequence[Message]) -> Prompt:
         """Render and tokenize a conversation, with room for the answer.
 
         Raises:
-            ApiError: the template does not take these messages.
+            ApiError: the template does not take these messages, or the tokenizer is broken.
         """
         chat = await self._chat(model)
         return await self._in_thread(chat.prompt, messages)
@@ -82,7 +86,12 @@ class Prompter:
                 self._chats.popitem(last=False)
         self._chats.move_to_end(key)
         # Shielded: others may wait for the same tokenizer when this request goes away.
-        return await asyncio.shield(loading)
+        try:
+            return await asyncio.shield(loading)
+        except Exception as error:  # whatever a folder's files make the libraries raise
+            raise ApiError(
+                "model_load_failed", f"The model's tokenizer cannot be loaded: {error}"
+            ) from error
 
     async def _in_thread(self, function: Callable[..., T], *args: Any) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._threads, function, *args)
@@ -97,10 +106,7 @@ class Chat:
     """
 
     def __init__(self, path: str) -> None:
-        _import()
-        from transformers import AutoTokenizer
-
-        self._tokenizer: Any = AutoTokenizer.from_pretrained(
+        self._tokenizer: Any = _auto_tokenizer().from_pretrained(
             path, local_files_only=True, trust_remote_code=False
         )
         self._backend: Any = getattr(self._tokenizer, "backend_tokenizer", None)
@@ -174,7 +180,9 @@ class Chat:
         return tuple(encoding.ids)
 
 
-def _import() -> None:
-    """Import transformers without its notice that there is no torch, which is on purpose."""
+def _auto_tokenizer() -> Any:
+    """Import transformers, without its notice that there is no torch, which is on purpose."""
     os.environ.setdefault("TRANSFORMERS_NO_ADVISORY_WARNINGS", "1")
-    import transformers  # noqa: F401
+    from transformers import AutoTokenizer
+
+    return AutoTokenizer

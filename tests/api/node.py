@@ -68,7 +68,7 @@ async def running(home: Path, **settings: Any) -> AsyncIterator[Node]:
         server = _Server(
             uvicorn.Config(create_app(services), log_config=None, access_log=False, lifespan="on")
         )
-        listening = socket.create_server(("127.0.0.1", 0))
+        listening = _listening()
         stack.callback(listening.close)
         serving = asyncio.create_task(server.serve(sockets=[listening]))
         while not server.started:
@@ -79,6 +79,13 @@ async def running(home: Path, **settings: Any) -> AsyncIterator[Node]:
             services.stopping.set()
             server.should_exit = True
             await serving
+
+
+def _listening() -> socket.socket:
+    # With its protocol named: asyncio switches Nagle's delay off only where it is.
+    made = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+    made.bind(("127.0.0.1", 0))
+    return made
 
 
 @contextlib.asynccontextmanager
