@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import threading
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -28,6 +29,8 @@ THREADS = 4
 """Prompts prepared at once. A long one takes seconds and must not hold up all others."""
 
 T = TypeVar("T")
+
+_importing = threading.Lock()
 
 _PROBE = "inferlog probe"
 
@@ -183,6 +186,7 @@ class Chat:
 def _auto_tokenizer() -> Any:
     """Import transformers, without its notice that there is no torch, which is on purpose."""
     os.environ.setdefault("TRANSFORMERS_NO_ADVISORY_WARNINGS", "1")
-    from transformers import AutoTokenizer
-
+    # It swaps its own module while it is imported, which a second thread must not see.
+    with _importing:
+        from transformers import AutoTokenizer
     return AutoTokenizer
