@@ -72,7 +72,6 @@ class Loop:
             ProtocolError: the node broke the protocol.
         """
         while True:
-            self._step += 1
             self._listen()
             if self._exit is not None:
                 return self._exit
@@ -131,6 +130,7 @@ class Loop:
         self._progress("Ready")
 
     def _decode(self) -> None:
+        self._step += 1
         rows = self._batch.step()
         if rows and self._emits:
             self._send(Frame(step=self._step, rows=tuple(rows), stats=self._batch.stats()))
