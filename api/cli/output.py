@@ -26,9 +26,20 @@ def clean(text: str) -> str:
 
 
 def shorten(text: str, width: int) -> str:
-    """Text on one line, of at most so many characters."""
+    """Text on one line, of at most so many columns."""
     line = clean(text).replace("\n", "⏎").replace("\t", " ")
-    return line if len(line) <= width else line[: max(width - 1, 0)] + "…"
+    if line.isascii():
+        return line if len(line) <= width else line[: max(width - 1, 0)] + "…"
+    from rich.cells import cell_len, set_cell_size  # knows which characters are wide
+
+    if cell_len(line) <= width:
+        return line
+    return set_cell_size(line, max(width - 1, 0)).rstrip() + "…"
+
+
+def short_id(id: str) -> str:
+    """The end of an id, which is enough to find it by; its beginning is the time it was drawn."""
+    return f"…{id[-6:]}" if len(id) > 7 else id
 
 
 def dim(text: str) -> str:
