@@ -19,6 +19,9 @@ from workers.protocol import Insert, ProtocolError, Row, Stats
 from workers.runner.engine import Engine, RowError, Token
 from workers.runner.row import ActiveRow
 
+LONGEST_COMPLAINT = 4000
+"""Characters of a failure on standard error."""
+
 
 class Batch:
     """Rows on top of an engine that has loaded its model."""
@@ -156,4 +159,7 @@ def describe(error: BaseException) -> str:
 
 
 def _complain(error: Exception) -> None:
-    traceback.print_exception(error, limit=-8, file=sys.stderr)
+    """Leave the stack where the node finds it; what it ends with may be of any length."""
+    stack = "".join(traceback.format_exception(error, limit=-8))
+    sys.stderr.write(stack[:LONGEST_COMPLAINT].rstrip() + "\n")
+    sys.stderr.flush()

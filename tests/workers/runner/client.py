@@ -8,6 +8,7 @@ import os
 import select
 import subprocess
 import sys
+import tempfile
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable
@@ -38,8 +39,8 @@ _uids = itertools.count(1)
 class Answer:
     """All that was said of one row."""
 
-    def __init__(self) -> None:
-        self.rows: list[Row] = []
+    def __init__(self, rows: Iterable[Row] = ()) -> None:
+        self.rows = list(rows)
 
     def take(self, row: Row) -> None:
         """Add a row, which must follow the last one."""
@@ -88,13 +89,13 @@ class RunnerClient:
         self._up, up_write = os.pipe()
         command = [sys.executable, "-m", "workers.runner", "--engine", engine, "--blas", blas]
         command += ["--fd-in", str(down_read), "--fd-out", str(up_write)]
+        self._errors = tempfile.TemporaryFile()  # noqa: SIM115
         self.process = subprocess.Popen(
             command,
             cwd=ROOT,
             pass_fds=(down_read, up_write),
             stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
+            stderr=self._errors,
         )
         os.close(down_read)
         os.close(up_write)
@@ -170,10 +171,11 @@ class RunnerClient:
         return self.listen_to_the_end()
 
     def errors(self) -> str:
-        """All that it wrote to standard error; it has to be gone."""
+        """End it; all that it wrote to standard error."""
         self.process.kill()
-        _, errors = self.process.communicate()
-        return errors.decode() if errors else ""
+        self.process.wait()
+        self._errors.seek(0)
+        return self._errors.read().decode()
 
     @property
     def hello(self) -> Hello:
@@ -194,7 +196,8 @@ class RunnerClient:
             if descriptor >= 0:
                 os.close(descriptor)
         self.process.kill()
-        self.process.communicate()
+        self.process.wait()
+        self._errors.close()
 
 
 def insert(
