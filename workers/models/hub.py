@@ -13,7 +13,7 @@ from huggingface_hub.utils.tqdm import tqdm
 
 from workers.models.errors import DownloadFailed, ModelError, ModelUnsupported
 from workers.models.folder import check_folder
-from workers.models.messages import OnProgress, Progress
+from workers.models.messages import OnProgress, Progress, ignore
 
 # What mlx-lm takes, save Python files: no code of a model's author is ever run.
 PATTERNS = [
@@ -44,7 +44,7 @@ def find_cached(repo: str) -> Path | None:
 
 
 def download(repo: str, folder: Path, progress: OnProgress) -> str:
-    """Download a model's files into a folder, going on where a broken download ended.
+    """Download a model's files into a folder, without those that are whole there already.
 
     Returns:
         The commit that was downloaded.
@@ -53,6 +53,9 @@ def download(repo: str, folder: Path, progress: OnProgress) -> str:
         ModelUnsupported: the repository has no weights in mlx-lm's format.
         DownloadFailed: no network, no such repository, or no right to read it.
     """
+    # What a killed download left of a file is under a name that nothing asks for again.
+    for orphan in folder.glob(".cache/**/*.incomplete"):
+        orphan.unlink()
     try:
         commit = HfApi().model_info(repo).sha
         plan: list[Any] = snapshot_download(
@@ -61,7 +64,7 @@ def download(repo: str, folder: Path, progress: OnProgress) -> str:
             local_dir=folder,
             allow_patterns=PATTERNS,
             dry_run=True,
-            tqdm_class=_bar(lambda progress: None, 0),
+            tqdm_class=_bar(ignore, 0, 0),
         )
         names = {file.filename for file in plan}
         if "config.json" not in names or not any(name.endswith(".safetensors") for name in names):
@@ -69,13 +72,14 @@ def download(repo: str, folder: Path, progress: OnProgress) -> str:
                 f"{repo} has no config.json with model*.safetensors; a .gguf file of it can be "
                 "downloaded by hand and given with --model"
             )
-        total = sum(file.file_size for file in plan)
+        total = sum(file.file_size or 0 for file in plan)
+        there = sum(file.file_size or 0 for file in plan if not file.will_download)
         snapshot_download(
             repo,
             revision=commit,
             local_dir=folder,
             allow_patterns=PATTERNS,
-            tqdm_class=_bar(progress, total),
+            tqdm_class=_bar(progress, there, total),
         )
     except ModelError:
         raise
@@ -106,8 +110,8 @@ def _explain(repo: str, error: Exception) -> str:
     return f"cannot download {repo} ({type(error).__name__}: {first[:300]}); {elsewhere}"
 
 
-def _bar(progress: OnProgress, total: int) -> type[tqdm]:
-    """A progress bar that draws nothing and reports bytes.
+def _bar(progress: OnProgress, there: int, total: int) -> type[tqdm]:
+    """A progress bar that draws nothing and reports bytes, on top of those that are there.
 
     The library makes several bars: one counts files, one bytes received, one bytes written.
     Bytes written are what is done; the greatest count of bytes is that one or close to it.
@@ -128,7 +132,7 @@ def _bar(progress: OnProgress, total: int) -> type[tqdm]:
             counts[id(self)] = self.n
             if time.monotonic() - last >= _REPORT_SECONDS:
                 last = time.monotonic()
-                done = min(total, int(max(counts.values())))
+                done = min(total, there + int(max(counts.values())))
                 progress(Progress(phase="downloading", done_bytes=done, total_bytes=total))
 
     return Bar
