@@ -98,27 +98,26 @@ class GgufTokenizer:
         return tuple(sorted(ids))
 
     def _build(self) -> Tokenizer:
-        try:
-            match self._family:
-                case "gpt2":
-                    tokenizer = self._byte_level()
-                case "llama":
-                    tokenizer = self._sentencepiece()
-                case family:
-                    raise ModelUnsupported(
-                        f"{self._file.path}: its tokenizer is of the family {family!r}; "
-                        "served are gpt2 and llama"
-                    )
-        except ModelInvalid:
-            raise
-        except ValueError as error:  # such as a merge of tokens that do not exist
-            raise ModelInvalid(f"{self._file.path}: its tokenizer is broken: {error}") from error
+        match self._family:
+            case "gpt2":
+                tokenizer = self._byte_level()
+            case "llama":
+                tokenizer = self._sentencepiece()
+            case family:
+                raise ModelUnsupported(
+                    f"{self._file.path}: its tokenizer is of the family {family!r}; "
+                    "served are gpt2 and llama"
+                )
         self._add_special_tokens(tokenizer)
         self._begin_with_bos(tokenizer)
         return tokenizer
 
-    def _vocabulary(self) -> dict[str, int]:
-        return {token: token_id for token_id, token in enumerate(self.tokens)}
+    def _bpe(self, merges: list[tuple[str, str]], **options: Any) -> Tokenizer:
+        vocabulary = {token: token_id for token_id, token in enumerate(self.tokens)}
+        try:
+            return Tokenizer(BPE(vocabulary, merges, **options))
+        except Exception as error:  # the library has no type of its own for bad merges
+            raise ModelInvalid(f"{self._file.path}: its tokenizer is broken: {error}") from error
 
     def _byte_level(self) -> Tokenizer:
         # A token may begin with a space's stand-in but never holds a space itself, save as
@@ -128,7 +127,7 @@ class GgufTokenizer:
             cut = merge.find(" ", 1)
             merges.append((merge[:cut], merge[cut + 1 :]))
         llama3 = self._splits in _LLAMA3
-        tokenizer = Tokenizer(BPE(self._vocabulary(), merges, ignore_merges=llama3))
+        tokenizer = self._bpe(merges, ignore_merges=llama3)
         tokenizer.pre_tokenizer = self._splitter()
         tokenizer.decoder = decoders.ByteLevel()
         return tokenizer
@@ -157,14 +156,11 @@ class GgufTokenizer:
 
     def _sentencepiece(self) -> Tokenizer:
         unknown = self._special_id("unknown")
-        tokenizer = Tokenizer(
-            BPE(
-                self._vocabulary(),
-                self._merges_from_scores(),
-                unk_token=None if unknown is None else self.tokens[unknown],
-                fuse_unk=True,
-                byte_fallback=True,
-            )
+        tokenizer = self._bpe(
+            self._merges_from_scores(),
+            unk_token=None if unknown is None else self.tokens[unknown],
+            fuse_unk=True,
+            byte_fallback=True,
         )
         prefix = self._file.flag("tokenizer.ggml.add_space_prefix", True)
         replace = normalizers.Replace(" ", "▁")
