@@ -94,12 +94,12 @@ class CommandBus:
         try:
             async with asyncio.timeout(DECIDE_TIMEOUT), self._lock:
                 while True:
+                    position = self._projection.position
                     try:
                         return await self._try(command, caller, body)
                     except StaleDecision:
-                        await self._projection.wait_past(
-                            self._projection.position, DECIDE_TIMEOUT
-                        )
+                        # What was missed may be folded by now, and nothing more may come.
+                        await self._projection.wait_past(position, DECIDE_TIMEOUT)
         except TimeoutError:
             raise LogUnavailable(
                 f"the command could not be recorded within {DECIDE_TIMEOUT:.0f} s"
