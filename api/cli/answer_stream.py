@@ -43,6 +43,11 @@ class Lost(Exception):
     """The server could not be reached, or not again."""
 
 
+def unreachable(url: str, error: httpx.TransportError) -> Lost:
+    """What to say of an address where nobody answers."""
+    return Lost(f"no server answers at {url} ({error}); `inferlog doctor` tells more")
+
+
 class SseMessage(msgspec.Struct, frozen=True):
     """One message of a server-sent event stream."""
 
@@ -111,8 +116,8 @@ class AnswerStream:
         """Prepare a request.
 
         Args:
-            locate: the server's address, asked again for each try: a server that was started
-                anew may have another.
+            locate: the server's address, or Lost; asked again for each try, as a server that
+                was started anew may have another.
             body: of the request, which asks for a stream.
             patience: seconds without a new message after which to give up.
             on_lost: called when the stream broke off.
@@ -147,7 +152,11 @@ class AnswerStream:
             except httpx.TransportError as error:
                 reason = str(error) or type(error).__name__
                 if not self._begun and isinstance(error, httpx.ConnectError):
-                    raise Lost(f"no server answers at {self._locate()}: {reason}") from error
+                    raise unreachable(self._locate(), error) from error
+            except Lost as error:
+                if not self._begun:
+                    raise
+                reason = str(error)
             except ServerError as error:
                 # A server on its way down or up again says so; a request not yet taken on
                 # is the user's to repeat.

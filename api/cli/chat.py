@@ -12,7 +12,14 @@ import click
 import httpx
 import msgspec
 
-from api.cli.answer_stream import TIMEOUT, AnswerStream, Lost, ServerError, server_error
+from api.cli.answer_stream import (
+    TIMEOUT,
+    AnswerStream,
+    Lost,
+    ServerError,
+    server_error,
+    unreachable,
+)
 from api.cli.errors import OutOfReach, Problem
 from api.cli.options import setting_options
 from api.cli.output import clean, note
@@ -55,7 +62,7 @@ def chat(
         except ServerError as error:
             raise Problem(clean(f"the server says: {error}")) from error
         except Lost as error:
-            raise OutOfReach(f"{error}; is it running? `inferlog doctor` tells") from error
+            raise OutOfReach(str(error)) from error
 
 
 def _fixed(url: str) -> Callable[[], str]:
@@ -75,7 +82,7 @@ def _fixed(url: str) -> Callable[[], str]:
 def _running(home: Path) -> str:
     info = server_file.running(home)
     if info is None:
-        raise OutOfReach(
+        raise Lost(
             f"no server runs from {home}; start one with `inferlog serve`, "
             "or name one with --url or another folder with --home"
         )
@@ -86,7 +93,7 @@ def _first_model(client: httpx.Client, url: str) -> str:
     try:
         response = client.get(f"{url}/v1/models")
     except httpx.TransportError as error:
-        raise Lost(f"no server answers at {url}: {error}") from error
+        raise unreachable(url, error) from error
     if response.status_code != 200:
         raise server_error(response)
     try:

@@ -132,6 +132,8 @@ def log(settings: Settings) -> Check:
             return Check(name="log", value=f"{path} (made at first start)", facts=facts)
         with LogReader(path) as reader:
             head = reader.head().position
+        wal = path.with_name(path.name + "-wal")
+        stored = sum(file.stat().st_size for file in (path, wal) if file.exists())
     except StoreError as error:
         return Check(
             name="log",
@@ -140,7 +142,6 @@ def log(settings: Settings) -> Check:
             advice=str(error),
             facts=facts,
         )
-    stored = path.stat().st_size
     return Check(
         name="log",
         value=f"{path}, {number(head)} events, {size(stored)}",

@@ -1,0 +1,54 @@
+"""The command line and a real server, which is killed in the middle of an answer."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from api.cli.main import cli
+from tests.api.cli.support import INFERLOG, clean_environment
+from tests.e2e.scripted import Steps, scripted_server
+
+pytestmark = pytest.mark.e2e
+
+WORDS = [f"word{number} " for number in range(40)]
+SCRIPT: Steps = [step for word in WORDS for step in ({"tokens": [word]}, {"sleep": 0.05})]
+
+
+def test_a_chat_survives_its_server_and_the_log_tells_its_story(tmp_path: Path) -> None:
+    with scripted_server(tmp_path, default=SCRIPT) as server:
+        with subprocess.Popen(
+            [*INFERLOG, "chat", "hi", "--home", str(server.home)],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            bufsize=0,  # or what is read ahead is lost to `communicate`
+            env=clean_environment(),
+        ) as chat:
+            assert chat.stdout is not None
+            began = chat.stdout.read(20)
+            os.kill(server.pid, signal.SIGKILL)
+            server.stop()
+            server.start()
+            rest, err = chat.communicate(timeout=60)
+        assert (began + rest).decode() == "".join(WORDS) + "\n"
+        assert (chat.returncode, err) == (0, b"")
+
+        created = log(server.home, "tail", "--type", "TaskCreated", "--json")
+        story = log(server.home, "show", created["payload"]["task_id"], "--json")
+        assert (story["status"], len(story["attempts"])) == ("Complete", 2)
+        assert story["answer"]["content"] == "".join(WORDS)
+        assert log(server.home, "verify", "--json")["ok"]
+
+
+def log(home: Path, *arguments: str) -> Any:
+    """What `inferlog log` prints, on a log that a server owns."""
+    result = CliRunner().invoke(cli, ["log", *arguments, "--home", str(home)])
+    assert result.exit_code == 0, result.output
+    return json.loads(result.stdout)
