@@ -102,10 +102,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     Returns:
         The exit code, as in `api.cli.errors`.
     """
-    for stream in (sys.stdout, sys.stderr):
-        # A terminal that cannot show a character should not end the command.
-        if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="replace")
+    _prepare_output()
     try:
         code = _run(sys.argv[1:] if arguments is None else list(arguments))
         sys.stdout.flush()
@@ -114,6 +111,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except BrokenPipeError:
         _discard_output()
         return BROKEN_PIPE
+    except OSError as error:  # a full disk behind a redirection, say
+        _discard_output()
+        with contextlib.suppress(OSError):
+            click.echo(f"{NAME}: {error}", err=True)
+        return Problem.exit_code
     return code
 
 
@@ -139,6 +141,16 @@ def _run(arguments: list[str]) -> int:
     return 0
 
 
+def _prepare_output() -> None:
+    """Make sure that there is an output, and that no character is too much for it."""
+    for name in ("stdout", "stderr"):
+        stream = getattr(sys, name)
+        if stream is None:  # closed by whoever started this process
+            setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115 - to the very end
+        elif isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")
+
+
 def _discard_output() -> None:
     """Send what is still buffered nowhere, so that the interpreter does not trip over it."""
     with contextlib.suppress(OSError, ValueError):
@@ -146,7 +158,7 @@ def _discard_output() -> None:
         for stream in (sys.stdout, sys.stderr):
             try:
                 stream.flush()
-            except BrokenPipeError:
+            except OSError:
                 os.dup2(nowhere, stream.fileno())
         os.close(nowhere)
 

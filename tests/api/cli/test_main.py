@@ -71,6 +71,25 @@ def test_a_closed_pipe_is_silent(tmp_path: Path) -> None:
     assert ended.returncode == 141
 
 
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that is full")
+def test_an_output_that_is_full_is_one_line(tmp_path: Path) -> None:
+    with open("/dev/full", "w") as full:
+        ended = subprocess.run(
+            [*INFERLOG, "--help"], stdout=full, stderr=subprocess.PIPE, env=clean_environment()
+        )
+    assert ended.returncode == 1
+    assert ended.stderr.startswith(b"inferlog: ")
+    assert ended.stderr.count(b"\n") == 1
+
+
+def test_no_output_at_all_is_fine(tmp_path: Path) -> None:
+    command = " ".join([*INFERLOG, "--help", ">&-"])
+    ended = subprocess.run(
+        command, shell=True, stderr=subprocess.PIPE, env=clean_environment(), cwd=tmp_path
+    )
+    assert (ended.returncode, ended.stderr) == (0, b"")
+
+
 def test_a_dotenv_file_sets_what_the_environment_does_not(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
