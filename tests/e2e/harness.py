@@ -17,8 +17,6 @@ from typing import Any
 import httpx
 import psutil
 
-from tests.default_model import default_model_home
-
 INFERLOG = Path(sys.executable).with_name("inferlog")
 START_TIMEOUT = 90.0
 """Seconds until a started server has written where it listens, and until it is ready."""
@@ -265,5 +263,7 @@ def default_model_server(home: Path, *args: str) -> Iterator[Server]:
 
 def share_default_model(home: Path) -> None:
     """Let a data folder have the default model without making it once more."""
+    from tests.default_model import default_model_home
+
     home.mkdir(parents=True, exist_ok=True)
     (home / "models").symlink_to(default_model_home() / "models", target_is_directory=True)

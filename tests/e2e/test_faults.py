@@ -106,10 +106,11 @@ def test_a_request_that_keeps_killing_its_runner_fails_and_others_are_served(
 
 
 def test_a_model_that_cannot_be_loaded_fails_its_requests_within_a_second(tmp_path: Path) -> None:
-    load: Steps = [{"sleep": 2}, {"raise": "the weights are rotten"}]
+    load: Steps = [{"sleep": 5}, {"raise": "the weights are rotten"}]
     with scripted_server(tmp_path, default=HELLO, load=load, ready=False) as server:
         _wait_loading(server)
         waiting = Client.asking(server, chat_body("tiny", "hi"))
+        _wait_tasks(server, 1)
         waiting.finished()
         assert waiting.status == 500
         refused = server.chat("again")
@@ -155,9 +156,7 @@ def test_a_full_queue_is_429_with_retry_after(tmp_path: Path) -> None:
         running = Client.asking(server, chat_body("tiny", "hi"))
         running.first.wait(30)
         waiting = [Client.asking(server, chat_body("tiny", "hi")) for _ in range(2)]
-        deadline = time.monotonic() + 10
-        while len(server.get("/state").json()["tasks"]) < 3 and time.monotonic() < deadline:
-            time.sleep(0.05)
+        _wait_tasks(server, 3)
         refused = server.chat("one more")
         assert refused.status_code == 429
         assert int(refused.headers["retry-after"]) >= 1
@@ -231,6 +230,14 @@ def _long() -> Steps:
 
 def _choices(client: Client) -> list[dict[str, Any]]:
     return [choice for chunk in client.chunks for choice in chunk.get("choices", [])]
+
+
+def _wait_tasks(server: Server, count: int) -> None:
+    """Wait until so many requests are alive."""
+    deadline = time.monotonic() + 30
+    while len(server.get("/state").json()["tasks"]) < count:
+        assert time.monotonic() < deadline, "the requests never arrive"
+        time.sleep(0.02)
 
 
 def _wait_loading(server: Server) -> None:

@@ -11,24 +11,22 @@ import pytest
 from tests.e2e.harness import Server, default_model_server
 
 FRANCE = "What is the capital of France? Explain briefly."
+CLAUSE = " la femme de la France,"
+COLOURS = (
+    "1. Red: The most popular colour among the 11 colors of the rainbow.\n"
+    "2. Blue: The most popular colour among the 11"
+)
 GOLDEN = {
-    FRANCE: (
-        40,
-        (
-            "Le Grand Paris, la femme de la France, la femme de la France, la femme de la France, "
-            "la femme de la France, la femme de la France,"
-        ),
-        "length",
-    ),
-    "List three colours.": (
+    # Prompt and max_tokens to prompt tokens, answer and finish reason. The first answer is
+    # one clause every seven tokens, so its lengths at 32 and at 39 are both known.
+    (FRANCE, 32): (40, "Le Grand Paris," + 4 * CLAUSE, "length"),
+    (FRANCE, 39): (40, "Le Grand Paris," + 5 * CLAUSE, "length"),
+    ("List three colours.", 32): (
         34,
-        (
-            "1. Red: The most popular colour among the 11 colors of the rainbow.\n"
-            "2. Blue: The most popular colour among the 11"
-        ),
+        COLOURS,
         "length",
     ),
-    "What is 17 plus 25?": (40, "17 + 25 = 32.", "stop"),
+    ("What is 17 plus 25?", 32): (40, "17 + 25 = 32.", "stop"),
 }
 OTHERS = (
     "Who wrote Hamlet?",
@@ -54,7 +52,7 @@ def client(server: Server) -> Iterator[openai.OpenAI]:
         yield client
 
 
-def ask(client: openai.OpenAI, prompt: str, max_tokens: int = 32) -> tuple[int, str, str]:
+def ask(client: openai.OpenAI, prompt: str, max_tokens: int) -> tuple[int, str, str]:
     answer = client.chat.completions.create(
         model=MODEL,
         messages=[{"role": "user", "content": prompt}],
@@ -66,12 +64,12 @@ def ask(client: openai.OpenAI, prompt: str, max_tokens: int = 32) -> tuple[int, 
     return answer.usage.prompt_tokens, choice.message.content or "", choice.finish_reason
 
 
-def ask_streamed(client: openai.OpenAI, prompt: str) -> tuple[int, str, str]:
+def ask_streamed(client: openai.OpenAI, prompt: str, max_tokens: int) -> tuple[int, str, str]:
     text, prompt_tokens, reason = "", 0, ""
     for chunk in client.chat.completions.create(
         model=MODEL,
         messages=[{"role": "user", "content": prompt}],
-        max_tokens=32,
+        max_tokens=max_tokens,
         temperature=0,
         stream=True,
         stream_options={"include_usage": True},
@@ -84,18 +82,22 @@ def ask_streamed(client: openai.OpenAI, prompt: str) -> tuple[int, str, str]:
     return prompt_tokens, text, reason
 
 
-@pytest.mark.parametrize("prompt", GOLDEN)
-def test_greedy_answers_are_the_reference_s(client: openai.OpenAI, prompt: str) -> None:
-    assert ask(client, prompt) == GOLDEN[prompt]
+@pytest.mark.parametrize(("prompt", "max_tokens"), GOLDEN)
+def test_greedy_answers_are_the_reference_s(
+    client: openai.OpenAI, prompt: str, max_tokens: int
+) -> None:
+    assert ask(client, prompt, max_tokens) == GOLDEN[prompt, max_tokens]
 
 
-@pytest.mark.parametrize("prompt", GOLDEN)
-def test_streamed_greedy_answers_are_the_reference_s(client: openai.OpenAI, prompt: str) -> None:
-    assert ask_streamed(client, prompt) == GOLDEN[prompt]
+@pytest.mark.parametrize(("prompt", "max_tokens"), GOLDEN)
+def test_streamed_greedy_answers_are_the_reference_s(
+    client: openai.OpenAI, prompt: str, max_tokens: int
+) -> None:
+    assert ask_streamed(client, prompt, max_tokens) == GOLDEN[prompt, max_tokens]
 
 
 def test_eight_prompts_at_once_give_what_each_gives_alone(client: openai.OpenAI) -> None:
-    prompts = (*GOLDEN, *OTHERS)
+    prompts = (*sorted({prompt for prompt, _ in GOLDEN}), *OTHERS)
     alone = [ask(client, prompt, 24) for prompt in prompts]
     with ThreadPoolExecutor(len(prompts)) as pool:
         together = list(pool.map(lambda prompt: ask(client, prompt, 24), prompts))
