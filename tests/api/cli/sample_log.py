@@ -27,6 +27,8 @@ CREATION = "0192f0c1-0000-7000-8000-00000000e001"
 NODE = "0192f0c1-0000-7000-8000-00000000c001"
 RUNNER = "0192f0c1-0000-7000-8000-00000000d001"
 BODY = b'{"model":"tiny","messages":[{"role":"user","content":"Say \\u00e4"}]}'
+EVENTS = 26
+"""How many `fill` appends."""
 MESSAGE = "The step failed.\x1b[31m"
 
 

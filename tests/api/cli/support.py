@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
+
+from click.testing import CliRunner, Result
+
+from api.cli.main import cli
 
 ROOT = Path(__file__).parents[3]
 INFERLOG = (sys.executable, "-m", "api.cli.main")
@@ -30,3 +36,15 @@ def run(
         env=clean_environment(**variables),
         timeout=60,
     )
+
+
+def log(home: Path, *arguments: str) -> Result:
+    """Run `inferlog log` on a data folder."""
+    environment = {"INFERLOG_HOME": str(home), "INFERLOG_DATABASE_URL": None}
+    return CliRunner().invoke(cli, ["log", *arguments], env=environment)
+
+
+def objects(result: Result) -> list[Any]:
+    """The JSON objects that a command printed."""
+    assert result.exit_code == 0, result.output
+    return [json.loads(line) for line in result.stdout.splitlines()]

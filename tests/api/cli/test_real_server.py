@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import subprocess
 from pathlib import Path
-from typing import Any
 
 import pytest
-from click.testing import CliRunner
 
-from api.cli.main import cli
-from tests.api.cli.support import INFERLOG, clean_environment
+from tests.api.cli.support import INFERLOG, clean_environment, log, objects
 from tests.e2e.scripted import Steps, scripted_server
 
 pytestmark = pytest.mark.e2e
@@ -40,15 +36,8 @@ def test_a_chat_survives_its_server_and_the_log_tells_its_story(tmp_path: Path) 
         assert (began + rest).decode() == "".join(WORDS) + "\n"
         assert (chat.returncode, err) == (0, b"")
 
-        created = log(server.home, "tail", "--type", "TaskCreated", "--json")
-        story = log(server.home, "show", created["payload"]["task_id"], "--json")
+        [created] = objects(log(server.home, "tail", "--type", "TaskCreated", "--json"))
+        [story] = objects(log(server.home, "show", created["payload"]["task_id"], "--json"))
         assert (story["status"], len(story["attempts"])) == ("Complete", 2)
         assert story["answer"]["content"] == "".join(WORDS)
-        assert log(server.home, "verify", "--json")["ok"]
-
-
-def log(home: Path, *arguments: str) -> Any:
-    """What `inferlog log` prints, on a log that a server owns."""
-    result = CliRunner().invoke(cli, ["log", *arguments, "--home", str(home)])
-    assert result.exit_code == 0, result.output
-    return json.loads(result.stdout)
+        assert log(server.home, "verify").exit_code == 0
