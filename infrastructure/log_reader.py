@@ -12,7 +12,7 @@ from types import TracebackType
 from typing import Any, TypeVar
 
 import msgspec
-from sqlalchemy import Connection, Row, Select, func, select
+from sqlalchemy import Connection, Integer, Row, Select, func, select, type_coerce
 from sqlalchemy.exc import SQLAlchemyError
 
 from domain.events import TOKEN_TYPE
@@ -43,6 +43,7 @@ PAGE = 1000
 
 Found = TypeVar("Found")
 
+_STREAM = (t.streams.c.name, t.streams.c.version, t.streams.c.attempt)
 _HEAD = select(t.log_head.c.position, t.log_head.c.hash)
 
 
@@ -156,7 +157,9 @@ class LogReader:
         def read(connection: Connection) -> tuple[list[Recorded], Head, list[StreamInfo]]:
             events = recorded(connection.execute(select_events(after, None)))
             head = Head(*connection.execute(_HEAD).one())
-            rows = connection.execute(STREAMS)
+            # As stored: a flag that is neither 0 nor 1 is damage, not a yes.
+            flag = type_coerce(t.streams.c.open, Integer).label("open")
+            rows = connection.execute(STREAMS.with_only_columns(*_STREAM, flag))
             return events, head, [StreamInfo(**dict(row._mapping)) for row in rows]
 
         return self._read(read)

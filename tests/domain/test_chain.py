@@ -60,6 +60,8 @@ def test_the_input_is_what_the_design_says() -> None:
                 value = value.encode()
             case int():
                 value = struct.pack(">q", value)
+            case bytes():
+                pass
         return struct.pack(">I", len(value)) + value
 
     order = "position stream version type schema_version recorded_at key_ref payload content"
