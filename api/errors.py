@@ -63,6 +63,32 @@ WIRE: Mapping[Code, Wire] = {
 }
 
 
+WHEN: Mapping[Code, str] = {
+    "bad_request": "a bad value, a wrong shape, an unknown field, not JSON; `param` names it",
+    "context_length_exceeded": "the prompt and `max_tokens` go beyond the model's context",
+    "position_out_of_range": "a cursor beyond the end of the log",
+    "invalid_host": "the Host header names another server; see `INFERLOG_ALLOW_HOST`",
+    "model_not_found": "no instance serves a model of this name",
+    "unknown_path": "no such path",
+    "not_found": "no such completion, command, event or instance",
+    "method_not_allowed": "the path is served, but not with this method",
+    "idempotency_conflict": "the `Idempotency-Key` was used with another body",
+    "cancelled": "the request was cancelled",
+    "request_too_large": "the body is larger than `INFERLOG_MAX_BODY`",
+    "rate_limit_exceeded": "`INFERLOG_QUEUE` requests are waiting already",
+    "generation_failed": "the model failed while it answered",
+    "runner_crashed": "the runner died again and again while it worked on this request",
+    "model_load_failed": "the model cannot be made or loaded; the message says why",
+    "instance_deleted": "the model was unloaded before the answer was complete",
+    "internal_error": "a fault of inferlog's; its own log has the details",
+    "model_unavailable": "the model's folder is still being downloaded or converted",
+    "shutting_down": "the server is stopping; accepted requests go on at its next start",
+    "log_unavailable": "the log cannot be written (disk full, I/O error), so nothing is taken on",
+    "deadline_exceeded": "a deadline passed; the message names the setting",
+}
+"""When each is sent, for the documentation."""
+
+
 class ErrorInfo(msgspec.Struct, frozen=True, kw_only=True):
     """What went wrong, as OpenAI says it."""
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
 
 import msgspec
 import pytest
@@ -11,8 +10,8 @@ import pytest
 from api.cli import options
 from api.cli.main import COMMANDS
 from infrastructure.settings import Settings
+from tests.docs.tables import README, with_tables
 
-README = Path(__file__).parents[2] / "README.md"
 NAMES = [field.name for field in msgspec.structs.fields(Settings)]
 
 
@@ -37,3 +36,7 @@ def test_no_setting_is_documented_that_does_not_exist(readme: str) -> None:
 @pytest.mark.parametrize("command", COMMANDS)
 def test_every_command_is_mentioned(command: str, readme: str) -> None:
     assert f"inferlog {command}" in readme, f"README.md does not mention `inferlog {command}`"
+
+
+def test_the_tables_are_those_of_the_code(readme: str) -> None:
+    assert readme == with_tables(readme), "run `python -m tests.docs.tables`"
