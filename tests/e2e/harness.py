@@ -91,8 +91,10 @@ class Server:
         runners = self.runner_pids()
         os.kill(self.pid, signal.SIGKILL)
         self._wait(5)
-        _, alive = psutil.wait_procs(_processes(runners), timeout=1.0)
-        assert not alive, f"runners that outlive their server: {alive}"
+        deadline = time.monotonic() + 1.0
+        while alive := [pid for pid in runners if _alive(pid)]:
+            assert time.monotonic() < deadline, f"runners that outlive their server: {alive}"
+            time.sleep(0.01)
 
     def stop(self) -> int:
         """SIGTERM, and wait for the end."""
@@ -155,8 +157,12 @@ def serving(home: Path, *args: str, ready: bool = True) -> Iterator[Server]:
         server.stop()
 
 
-def _processes(pids: list[int]) -> list[psutil.Process]:
-    return [psutil.Process(pid) for pid in pids if psutil.pid_exists(pid)]
+def _alive(pid: int) -> bool:
+    """Whether a process runs; one that nobody has reaped yet does not."""
+    try:
+        return bool(psutil.Process(pid).status() != psutil.STATUS_ZOMBIE)
+    except psutil.NoSuchProcess:
+        return False
 
 
 class Client(threading.Thread):
@@ -164,6 +170,7 @@ class Client(threading.Thread):
 
     Attributes:
         received: ordinal and data of each message.
+        body: of a response that is no stream.
         error: how the connection broke, if it did.
     """
 
@@ -171,6 +178,7 @@ class Client(threading.Thread):
         super().__init__(daemon=True)
         self._url, self._method, self._path, self._body = url, method, path, body
         self.status: int | None = None
+        self.body = ""
         self.received: list[tuple[int, str]] = []
         self.error: Exception | None = None
         self.first = threading.Event()
@@ -198,6 +206,9 @@ class Client(threading.Thread):
                 self._method, f"{self._url}{self._path}", json=self._body, timeout=120
             ) as response:
                 self.status = response.status_code
+                if self.status != 200:
+                    self.body = response.read().decode()
+                    return
                 ordinal = -1
                 for line in response.iter_lines():
                     if line.startswith("id: "):

@@ -98,13 +98,22 @@ def kill_server_in_mid_stream(server: Server, rng: random.Random) -> None:
     assert server.cli("log", "verify").returncode == 0
 
 
+def kill_runner(server: Server) -> int:
+    """SIGKILL the runner, waiting for one if it is just being replaced; its pid."""
+    deadline = time.monotonic() + 60
+    while not (pids := server.runner_pids()):
+        assert time.monotonic() < deadline, "there is no runner to kill"
+        time.sleep(0.01)
+    os.kill(pids[0], signal.SIGKILL)
+    return pids[0]
+
+
 def kill_runner_in_mid_stream(server: Server, rng: random.Random) -> None:
     """SIGKILL the runner while it streams; its requests end once each, others are served."""
     clients = ask_some(server, rng.randrange(2**31))
     clients[0].first.wait(60)
     time.sleep(rng.uniform(0, 1.0))
-    [runner] = server.runner_pids()
-    os.kill(runner, signal.SIGKILL)
+    runner = kill_runner(server)
     for client in clients:
         client.finished()
         assert client.error is None

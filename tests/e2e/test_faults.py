@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from pathlib import Path
 from typing import Any
 
 import httpx
 import openai
+import psutil
 import pytest
 
 from tests.e2e.harness import Client, Server, chat_body
-from tests.e2e.kills import ends, events_of
-from tests.e2e.scripted import Steps, scripted_server
+from tests.e2e.kills import ends, events_of, kill_runner
+from tests.e2e.scripted import Steps, scripted_server, write_script
 
 HELLO: Steps = [{"text": "Hello "}, {"text": "there"}, {"finish": "stop"}]
 SLOW: Steps = [{"repeat": 2000, "steps": [{"tokens": ["word "]}, {"sleep": 0.01}]}]
@@ -106,22 +108,23 @@ def test_a_request_that_keeps_killing_its_runner_fails_and_others_are_served(
 
 
 def test_a_model_that_cannot_be_loaded_fails_its_requests_within_a_second(tmp_path: Path) -> None:
-    load: Steps = [{"sleep": 5}, {"raise": "the weights are rotten"}]
-    with scripted_server(tmp_path, default=HELLO, load=load, ready=False) as server:
-        _wait_loading(server)
-        waiting = Client.asking(server, chat_body("tiny", "hi"))
-        _wait_tasks(server, 1)
-        waiting.finished()
-        assert waiting.status == 500
+    with scripted_server(tmp_path, default=HELLO) as server:
+        assert server.chat("hi").status_code == 200
+        write_script(
+            tmp_path, default=HELLO, load=[{"sleep": 2}, {"raise": "the weights are rotten"}]
+        )
+        kill_runner(server)
+        failed = server.chat("waits while the next runner loads")
+        assert failed.status_code == 500
+        assert error_of(failed)["code"] == "model_load_failed"
+        assert "the weights are rotten" in error_of(failed)["message"]
         refused = server.chat("again")
-        assert refused.status_code == 500
-        assert error_of(refused)["code"] == "model_load_failed"
-        assert "the weights are rotten" in error_of(refused)["message"]
+        assert error_of(refused) == error_of(refused) | {"code": "model_load_failed"}
         ready = server.get("/ready")
         assert ready.status_code == 503
         assert "the weights are rotten" in ready.text
-        failures = server.get("/events?type=RunnerStatusUpdated&limit=1000").json()["data"]
-        [known] = [e for e in failures if e["payload"]["status"]["type"] == "Failed"]
+        statuses = server.get("/events?type=RunnerStatusUpdated&limit=1000").json()["data"]
+        known = [e for e in statuses if e["payload"]["status"]["type"] == "Failed"][-1]
         [end] = server.get("/events?type=TaskFailed").json()["data"]
         assert end["recorded_at"] - known["recorded_at"] < 1_000_000
 
@@ -219,6 +222,31 @@ def test_a_stopped_server_leaves_its_requests_for_the_next_start(tmp_path: Path)
         rest = Client.resuming(server, client.completion_id, client.received[-1][0]).finished()
         assert rest.finish_reason == "stop"
         assert (client.text + rest.text) == "word " * 100
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="needs limits on another process")
+def test_a_full_disk_refuses_new_requests_and_running_ones_go_on_after_it(tmp_path: Path) -> None:
+    with scripted_server(tmp_path, default=_long()) as server:
+        process = psutil.Process(server.pid)
+        running = Client.asking(server, chat_body("tiny", "hi"))
+        running.first.wait(30)
+        # No file of the server may grow: what a full disk looks like from inside.
+        process.rlimit(psutil.RLIMIT_FSIZE, (1, -1))
+        refused = server.chat("more")
+        assert refused.status_code == 503
+        assert int(refused.headers["retry-after"]) >= 1
+        assert error_of(refused)["code"] == "log_unavailable"
+        time.sleep(1)
+        seen = len(running.received)
+        time.sleep(1)
+        assert len(running.received) == seen, "what is not recorded is not sent"
+        assert server.get("/health").status_code == 200
+        process.rlimit(psutil.RLIMIT_FSIZE, (-1, -1))
+        running.finished()
+        assert running.text == "word " * 100
+        assert running.done
+        assert server.chat("again").status_code == 200
+        assert server.cli("log", "verify").returncode == 0
 
 
 def _long() -> Steps:

@@ -24,7 +24,7 @@ def test_two_hundred_streams_at_once_all_complete(
         for client in clients:
             client.finished()
         after = psutil.Process(server.pid).memory_info().rss
-        assert [client.status for client in clients] == [200] * STREAMS
+        assert [client.body for client in clients if client.status != 200] == []
         assert {client.text for client in clients} == {"word " * WORDS}
         assert {client.finish_reason for client in clients} == {"stop"}
         assert all(client.done for client in clients)
