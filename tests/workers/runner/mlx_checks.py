@@ -20,7 +20,7 @@ from domain.commands import Sampling
 from tests.tiny_model import build_tiny_llama
 from tests.workers.runner.client import Answer, insert
 from tests.workers.runner.fakes import FakeNode
-from workers.protocol import Load, Shutdown
+from workers.protocol import Load, LoadFailed, Shutdown
 from workers.runner.loop import Loop
 from workers.runner.mlx_engine import MlxEngine
 from workers.runner.sampling import KeyedSampler, Sampler, greedy, key_word, nucleus, sampler
@@ -189,6 +189,30 @@ def check_an_exception_inside_a_step_costs_nobody_a_token() -> None:
         assert [answers[i].tokens for i in (0, 2)] == [whole[i].tokens for i in (0, 2)]
         assert answers[1].error_message == "RuntimeError: [metal] out of memory"
         assert answers[1].tokens == whole[1].tokens[: len(answers[1].tokens)]
+
+
+def _complaint(folder: Path, **values: Any) -> str:
+    """Why a model cannot be loaded."""
+    node = FakeNode(Load(model_path=str(folder), **values))
+    assert Loop(MlxEngine(), node, node.clock).run() == 1
+    failed = node.heard[-1]
+    assert isinstance(failed, LoadFailed)
+    return failed.message
+
+
+def check_a_model_that_cannot_be_loaded_says_why() -> None:
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        assert "is no model folder" in _complaint(folder)
+        config = json.loads((build_tiny_llama(folder) / "config.json").read_text())
+        assert "one rank" in _complaint(folder, world_size=2)
+        (folder / "config.json").write_text(json.dumps(config | {"vocab_size": 2048}))
+        assert "shape" in _complaint(folder)
+        (folder / "config.json").write_text(json.dumps(config | {"model_type": "abacus"}))
+        assert "abacus" in _complaint(folder)
+        (folder / "tokenizer.json").write_text("{}")
+        (folder / "config.json").write_text(json.dumps(config))
+        assert _complaint(folder)
 
 
 CHECKS = {name: check for name, check in globals().items() if name.startswith("check_")}
