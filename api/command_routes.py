@@ -6,6 +6,7 @@ from typing import Any, Literal
 
 import msgspec
 from litestar import get
+from litestar.params import FromPath
 
 from api.errors import ApiError, ErrorInfo, body, quote
 from api.event_view import EventPage, iso, page
@@ -91,7 +92,7 @@ class _Account:
 
 @get("/commands/{command_id:str}")
 async def get_command(
-    services: Provided, command_id: str, after: After = 0, limit: Limit = LIMIT
+    services: Provided, command_id: FromPath[str], after: After = 0, limit: Limit = LIMIT
 ) -> CommandView:
     """A command by its id, or a completion by its own, with a page of its events."""
     store = services.store

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import msgspec
 from litestar import Request, delete, get, post
-from litestar.params import Parameter
+from litestar.params import FromPath, QueryParameter
 
 from api import calls, exo_view
 from api.errors import ApiError, quote
@@ -36,7 +36,7 @@ async def get_state(
     services: Provided,
     at: Annotated[
         int | None,
-        Parameter(ge=0, description="The position after which it was so."),
+        QueryParameter(ge=0, description="The position after which it was so."),
     ] = None,
 ) -> StateView:
     """Everything alive, now or right after any event of the log."""
@@ -77,7 +77,7 @@ async def create_instance(request: Request[Any, Any, Any], services: Provided) -
 
 
 @get("/instance/{instance_id:str}", sync_to_thread=False)
-def get_instance(services: Provided, instance_id: str) -> Json:
+def get_instance(services: Provided, instance_id: FromPath[str]) -> Json:
     """One instance."""
     instance = services.projection.state.instances.get(instance_id)
     if instance is None:
@@ -87,7 +87,7 @@ def get_instance(services: Provided, instance_id: str) -> Json:
 
 @delete("/instance/{instance_id:str}", status_code=200)
 async def delete_instance(
-    request: Request[Any, Any, Any], services: Provided, instance_id: str
+    request: Request[Any, Any, Any], services: Provided, instance_id: FromPath[str]
 ) -> Received:
     """Unload a model. Its requests end with an error."""
     _refuse_if_stopping(services)

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import msgspec
 from litestar import Request, Response, get
-from litestar.params import Parameter
+from litestar.params import PathParameter, QueryParameter
 from litestar.response.base import ASGIResponse
 
 from api import sse
@@ -23,8 +23,8 @@ from infrastructure.event_store import EventStore, PositionOutOfRange, Recorded
 LIMIT = 100
 MOST = 1000
 
-After = Annotated[int, Parameter(ge=0, description="The position before the first event.")]
-Limit = Annotated[int, Parameter(ge=1, le=MOST, description="Events of one page.")]
+After = Annotated[int, QueryParameter(ge=0, description="The position before the first event.")]
+Limit = Annotated[int, QueryParameter(ge=1, le=MOST, description="Events of one page.")]
 
 
 @get("/events")
@@ -34,10 +34,10 @@ async def list_events(
     after: After = 0,
     limit: Limit = LIMIT,
     stream: Annotated[
-        str | None, Parameter(description="Only this stream's, as `completion/ID`.")
+        str | None, QueryParameter(description="Only this stream's, as `completion/ID`.")
     ] = None,
     types: Annotated[
-        list[str] | None, Parameter(query="type", description="Only of these types.")
+        list[str] | None, QueryParameter(name="type", description="Only of these types.")
     ] = None,
 ) -> ASGIResponse:
     """Events after a position: a page, or all there are and will be as server-sent events.
@@ -53,7 +53,7 @@ async def list_events(
 
 
 @get("/events/{position:int}")
-async def get_event(services: Provided, position: Annotated[int, Parameter(ge=1)]) -> EventView:
+async def get_event(services: Provided, position: Annotated[int, PathParameter(ge=1)]) -> EventView:
     """One event."""
     head = (await services.store.head()).position
     if position > head:

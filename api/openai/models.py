@@ -5,6 +5,7 @@ from __future__ import annotations
 import uuid
 
 from litestar import get
+from litestar.params import FromPath
 
 from api.errors import ApiError, quote
 from api.openai.wire import Model, ModelList
@@ -19,7 +20,7 @@ def list_models(services: Provided) -> ModelList:
 
 
 @get("/v1/models/{model_id:path}", sync_to_thread=False)
-def get_model(model_id: str, services: Provided) -> Model:
+def get_model(model_id: FromPath[str], services: Provided) -> Model:
     """One model. Its id may hold slashes, as they are or as `%2F`."""
     name = model_id.removeprefix("/")
     model = _models(services.projection.state).get(name)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Annotated, Any
 
 from litestar import Request, get
-from litestar.params import Parameter
+from litestar.params import FromPath, FromQuery, QueryParameter
 from litestar.response.base import ASGIResponse
 
 from api.calls import last_event_id
@@ -20,9 +20,9 @@ from domain import streams
 async def stream_chat_completion(
     request: Request[Any, Any, Any],
     services: Provided,
-    completion_id: str,
-    starting_after: Annotated[int | None, Parameter(ge=0)] = None,
-    include_usage: bool = False,
+    completion_id: FromPath[str],
+    starting_after: Annotated[int | None, QueryParameter(ge=0)] = None,
+    include_usage: FromQuery[bool] = False,
 ) -> ASGIResponse:
     """The completion's server-sent events, from the first or after one that is known.
 
