@@ -109,9 +109,7 @@ class Chat:
     """
 
     def __init__(self, path: str) -> None:
-        self._tokenizer: Any = _auto_tokenizer().from_pretrained(
-            path, local_files_only=True, trust_remote_code=False
-        )
+        self._tokenizer: Any = _tokenizer(path)
         self._backend: Any = getattr(self._tokenizer, "backend_tokenizer", None)
         if self._backend is not None:
             # A tokenizer's file may say to cut long texts, which would go unnoticed here.
@@ -186,7 +184,13 @@ class Chat:
 def _auto_tokenizer() -> Any:
     """Import transformers, without its notice that there is no torch, which is on purpose."""
     os.environ.setdefault("TRANSFORMERS_NO_ADVISORY_WARNINGS", "1")
-    # It swaps its own module while it is imported, which a second thread must not see.
+    # It swaps its own modules while they are imported, which a second thread must not see.
     with _importing:
         from transformers import AutoTokenizer
     return AutoTokenizer
+
+
+def _tokenizer(path: str) -> Any:
+    auto = _auto_tokenizer()
+    with _importing:  # it imports what the folder's kind of model needs
+        return auto.from_pretrained(path, local_files_only=True, trust_remote_code=False)
