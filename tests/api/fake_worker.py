@@ -16,6 +16,7 @@ from domain.completion import failure
 from domain.errors import Code
 from infrastructure.command_bus import CommandBus
 from infrastructure.event_store import Append, AttemptIs, EventStore, VersionIs
+from infrastructure.projection import Projection
 
 NODE = "node-1"
 INSTANCE = "instance-1"
@@ -64,12 +65,14 @@ HELLO: tuple[Step, ...] = (Say("Hello"), Say(","), Say(" world"), Stop())
 class FakeWorker:
     """Plays `script` for every task, each in its own asyncio task."""
 
-    def __init__(self, store: EventStore, bus: CommandBus) -> None:
+    def __init__(self, store: EventStore, projection: Projection, bus: CommandBus) -> None:
         self._store = store
+        self._projection = projection
         self._bus = bus
         self._playing: set[asyncio.Task[None]] = set()
         self.script: Callable[[e.TaskCreated], Sequence[Step]] = lambda task: HELLO
         self.tasks: list[e.TaskCreated] = []
+        self.claims = True
 
     async def place(self, model_id: str, instance_id: str = INSTANCE, runner: str = RUNNER) -> None:
         """Create an instance, not ready yet."""
@@ -86,7 +89,7 @@ class FakeWorker:
 
     async def prepared(self, model_id: str, folder: Path, context: int = 2048) -> None:
         """The model's folder is there."""
-        await self.say(
+        await self.fold(
             streams.node(NODE),
             e.ModelPrepared(
                 model_id=model_id,
@@ -109,7 +112,7 @@ class FakeWorker:
 
     async def status(self, status: e.RunnerStatus, instance_id: str = INSTANCE) -> None:
         """The runner moves on."""
-        await self.say(
+        await self.fold(
             streams.instance(instance_id),
             e.RunnerStatusUpdated(
                 runner_id=RUNNER,
@@ -125,6 +128,11 @@ class FakeWorker:
         """Append events."""
         await self._store.append(Append(stream=stream, events=events))
 
+    async def fold(self, stream: str, *events: e.Event) -> None:
+        """Append events that change State, and see that State has them."""
+        recorded = await self._store.append(Append(stream=stream, events=events))
+        await self._projection.wait_past(recorded[-1].position - 1, 5)
+
     async def run(self) -> None:
         """Play for every task from now on."""
         after = (await self._store.head()).position
@@ -133,6 +141,8 @@ class FakeWorker:
                 for recorded in batch:
                     if isinstance(event := recorded.event, e.TaskCreated):
                         self.tasks.append(event)
+                        if not self.claims:
+                            continue
                         playing = asyncio.create_task(self._play(event))
                         self._playing.add(playing)
                         playing.add_done_callback(self._playing.discard)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import queue
 import socket
+import threading
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
@@ -16,7 +18,7 @@ from api.app import create_app
 from api.services import Services
 from domain import events as e
 from infrastructure.event_store import EventStore, Recorded
-from infrastructure.opening import open_store
+from infrastructure.opening import LOG_NAME, open_store
 from infrastructure.projection import Projection
 from infrastructure.settings import Settings
 from tests.api.fake_worker import NODE, FakeWorker
@@ -43,8 +45,30 @@ class Node(msgspec.Struct, frozen=True):
         return await self.store.read(0, 1000, types=types)
 
 
+_blank: list[bytes] = []
+"""An empty log, once one was made: to migrate it for every test would take seconds."""
+
+
+async def _opened(home: Path) -> EventStore:
+    path = home / LOG_NAME
+    if not path.exists():
+        home.mkdir(parents=True, exist_ok=True)
+        if not _blank:
+            store = await open_store("", home)
+            await store.close()
+            _blank.append(path.read_bytes())
+        path.write_bytes(_blank[0])
+    return await open_store("", home)
+
+
 class _Server(uvicorn.Server):
-    """Leaves signals alone."""
+    """Leaves signals alone, and looks more often whether it is to end."""
+
+    async def main_loop(self) -> None:
+        """Serve until told to stop."""
+        await self.on_tick(0)
+        while not self.should_exit:
+            await asyncio.sleep(0.005)
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -56,13 +80,13 @@ class _Server(uvicorn.Server):
 async def running(home: Path, **settings: Any) -> AsyncIterator[Node]:
     """A node on a data folder."""
     async with contextlib.AsyncExitStack() as stack:
-        store = await open_store("", home)
+        store = await _opened(home)
         stack.push_async_callback(store.close)
         projection = Projection(store)
         await projection.catch_up()
         await stack.enter_async_context(_beside(projection.run()))
         services = Services.build(store, projection, Settings(home=home, **settings), NODE)
-        worker = FakeWorker(store, services.bus)
+        worker = FakeWorker(store, projection, services.bus)
         await stack.enter_async_context(_beside(worker.run()))
         stack.push_async_callback(worker.close)
         server = _Server(
@@ -79,6 +103,30 @@ async def running(home: Path, **settings: Any) -> AsyncIterator[Node]:
             services.stopping.set()
             server.should_exit = True
             await serving
+
+
+@contextlib.contextmanager
+def in_thread(home: Path, model_folder: Path | None = None) -> Iterator[str]:
+    """A node on a thread and an event loop of its own; gives its address."""
+    loop = asyncio.new_event_loop()
+    ended = asyncio.Event()
+    addresses: queue.SimpleQueue[str] = queue.SimpleQueue()
+
+    async def serve() -> None:
+        async with running(home) as node:
+            if model_folder is not None:
+                await node.worker.ready(MODEL, model_folder)
+            addresses.put(node.url)
+            await ended.wait()
+
+    thread = threading.Thread(target=loop.run_until_complete, args=(serve(),))
+    thread.start()
+    try:
+        yield addresses.get(timeout=30)
+    finally:
+        loop.call_soon_threadsafe(ended.set)
+        thread.join()
+        loop.close()
 
 
 def _listening() -> socket.socket:
