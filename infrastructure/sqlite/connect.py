@@ -68,7 +68,9 @@ def writer_engine(path: Path) -> Engine:
             _pragmas(connection, ("fullfsync=1", "checkpoint_fullfsync=1"))
         return connection
 
-    engine = create_engine("sqlite+pysqlite://", creator=connect, poolclass=NullPool)
+    engine = create_engine(
+        "sqlite+pysqlite://", creator=connect, poolclass=NullPool, hide_parameters=True
+    )
 
     @event.listens_for(engine, "begin")
     def begin(connection: Connection) -> None:
@@ -101,7 +103,9 @@ def reader_engine(path: Path, *, immutable: bool = False) -> Engine:
         _pragmas(connection, READER_PRAGMAS)
         return connection
 
-    engine = create_engine("sqlite+pysqlite://", creator=connect, poolclass=NullPool)
+    engine = create_engine(
+        "sqlite+pysqlite://", creator=connect, poolclass=NullPool, hide_parameters=True
+    )
 
     @event.listens_for(engine, "begin")
     def begin(connection: Connection) -> None:
@@ -116,6 +120,7 @@ def async_reader_engine(path: Path) -> AsyncEngine:
         f"sqlite+aiosqlite:///{uri(path, mode='ro')}&uri=true",
         pool_size=READERS,
         max_overflow=0,
+        hide_parameters=True,
     )
 
     @event.listens_for(engine.sync_engine, "connect")

@@ -100,7 +100,6 @@ class LogFile:
         with self._connection.begin():
             if read_revision(self._connection, self._path) != migrations.REVISIONS[-1]:
                 migrations.upgrade(self._connection)
-        with self._connection.begin():
             return self._tip()
 
     def close(self) -> None:

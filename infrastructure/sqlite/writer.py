@@ -269,7 +269,8 @@ class Writer:
 
     def _broke(self, error: Exception) -> None:
         self.unavailable = reason_of(error)
-        log.error("the log cannot be written: %s", self.unavailable, exc_info=error)
+        known = isinstance(error, DBAPIError | OSError)
+        log.error("the log cannot be written: %s", self.unavailable, exc_info=not known)
         self._heads.clear()
         self._retry = FIRST_RETRY
         self._next_try = time.monotonic()
