@@ -37,9 +37,14 @@ async def create_chat_completion(
     caller = calls.caller_of(request.scope, calls.idempotency_key(request))
     chat = await _parsed(body, services.settings.lenient)
     accepted = await _accepted(services, chat, caller, body)
-    following = Following(services.store, accepted.stream, max(accepted.position - 1, 0))
+    following = Following(
+        services.store,
+        accepted.stream,
+        max(accepted.position - 1, 0),
+        include_usage=chat.include_usage or not chat.stream,
+    )
     if chat.stream:
-        return await streamed(request, services, following, include_usage=chat.include_usage)
+        return await streamed(request, services, following)
     answer = await answered(request, services, following)
     return Response(answer).to_asgi_response(app=None, request=request)
 

@@ -28,13 +28,17 @@ class Following:
     Args:
         stream: the completion's stream in the log.
         after: a position before its first event.
+        include_usage: whether usage is one of the messages.
     """
 
-    def __init__(self, store: EventStore, stream: str, after: int) -> None:
+    def __init__(
+        self, store: EventStore, stream: str, after: int, *, include_usage: bool = True
+    ) -> None:
         self._store = store
         self._stream = stream
         self._after = after
-        self.transcript = Transcript()
+        self.include_usage = include_usage
+        self.transcript = Transcript(include_usage)
 
     @property
     def id(self) -> str:
@@ -87,7 +91,6 @@ async def streamed(
     services: Services,
     following: Following,
     *,
-    include_usage: bool,
     starting_after: int | None = None,
 ) -> EventStream[list[Numbered]]:
     """The completion as server-sent events, from the first message or after an ordinal.
@@ -99,7 +102,8 @@ async def streamed(
     pull = Pull(following.batches(-1 if starting_after is None else starting_after))
 
     def encode(batch: list[Numbered]) -> bytes:
-        return Renderer(following.transcript.progress.created, include_usage).events(batch)
+        created = following.transcript.progress.created
+        return Renderer(created, following.include_usage).events(batch)
 
     try:
         batch = await _waiting(request, services, following, pull.next(HEADERS_AFTER))

@@ -21,28 +21,32 @@ _encode = msgspec.json.Encoder().encode
 
 
 class Numbered(msgspec.Struct, frozen=True):
-    """A message and its place in its completion, from 0.
-
-    Usage has a place whether a client asks for it or not, so that the same number means the
-    same message on every connection.
-    """
+    """A message and its place among those that the client sees, from 0 and without gaps."""
 
     ordinal: int
     message: Message
 
 
 class Transcript:
-    """Folds a completion's events and numbers the messages that they add."""
+    """Folds a completion's events and numbers the messages that they add.
 
-    def __init__(self) -> None:
+    Usage comes right before the end, so whether a client asked for it changes the number of
+    nothing that one could continue after.
+    """
+
+    def __init__(self, include_usage: bool) -> None:
+        self._include_usage = include_usage
         self.progress = Progress()
         self._next = 0
 
     def add(self, event: e.Event) -> list[Numbered]:
         """The messages that one more event adds."""
         self.progress, messages = fold.step(self.progress, event)
-        numbered = [Numbered(self._next + i, message) for i, message in enumerate(messages)]
-        self._next += len(messages)
+        numbered = []
+        for message in messages:
+            if self._include_usage or not isinstance(message, fold.Usage):
+                numbered.append(Numbered(self._next, message))
+                self._next += 1
         return numbered
 
 
@@ -55,14 +59,10 @@ class Renderer:
 
     def events(self, messages: Iterable[Numbered]) -> bytes:
         """Server-sent events for some messages, ready to be sent."""
-        return b"".join(
-            sse.event(each.ordinal, data)
-            for each in messages
-            if (data := self.data(each.message)) is not None
-        )
+        return b"".join(sse.event(each.ordinal, self.data(each.message)) for each in messages)
 
-    def data(self, message: Message) -> bytes | None:
-        """A message's data, or None where this client does not see it."""
+    def data(self, message: Message) -> bytes:
+        """A message's data."""
         match message:
             case fold.Role():
                 delta = wire.Delta(role="assistant", content="")
@@ -78,7 +78,7 @@ class Renderer:
                 )
                 return self._chunk(choice)
             case fold.Usage():
-                return self._chunk(usage=_usage(message)) if self._include_usage else None
+                return self._chunk(usage=_usage(message))
             case fold.Failure():
                 return _encode(errors.body(ApiError(message.code, message.message)))
             case fold.Done():

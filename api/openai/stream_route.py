@@ -38,7 +38,6 @@ async def stream_chat_completion(
     return await streamed(
         request,
         services,
-        Following(services.store, stream, 0),
-        include_usage=include_usage,
+        Following(services.store, stream, 0, include_usage=include_usage),
         starting_after=starting_after if after is None else after,
     )

@@ -192,9 +192,11 @@ class Client(threading.Thread):
         return client
 
     @classmethod
-    def resuming(cls, server: Server, completion_id: str, starting_after: int) -> Client:
-        """A client that continues after a message."""
-        path = f"/v1/chat/completions/{completion_id}/stream?starting_after={starting_after}"
+    def resuming(cls, server: Server, completion_id: str, starting_after: int | None) -> Client:
+        """A client that continues after a message, or begins again."""
+        path = f"/v1/chat/completions/{completion_id}/stream"
+        if starting_after is not None:
+            path += f"?starting_after={starting_after}"
         client = cls(server.url, "GET", path)
         client.start()
         return client

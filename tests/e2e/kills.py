@@ -89,7 +89,7 @@ def kill_server_in_mid_stream(server: Server, rng: random.Random) -> None:
         assert client.status == 200
         after = client.received[-1][0]
         rest = Client.resuming(server, client.completion_id, after).finished()
-        whole = Client.resuming(server, client.completion_id, -1).finished()
+        whole = Client.resuming(server, client.completion_id, None).finished()
         assert whole.done
         assert client.received + rest.received == whole.received
         assert whole.finish_reason in ("stop", "length")
