@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import httpx
 import pytest
-from openai import AsyncOpenAI
+from openai import AsyncOpenAI, DefaultAsyncHttpxClient
 
-from tests.api.node import MODEL, Node, running
+from tests.api.node import MODEL, Node, in_thread, running
 from tests.tiny_model import build_tiny_llama
 
 
@@ -17,6 +17,16 @@ from tests.tiny_model import build_tiny_llama
 def model_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A model folder with a tokenizer and a chat template."""
     return build_tiny_llama(tmp_path_factory.mktemp("model"))
+
+
+@pytest.fixture(scope="session")
+def shared(tmp_path_factory: pytest.TempPathFactory, model_folder: Path) -> Iterator[httpx.Client]:
+    """A client of a node with a ready model, for tests that leave it as it was."""
+    with (
+        in_thread(tmp_path_factory.mktemp("shared"), model_folder) as url,
+        httpx.Client(base_url=url, verify=False) as client,
+    ):
+        yield client
 
 
 @pytest.fixture
@@ -36,7 +46,8 @@ async def node(empty_node: Node, model_folder: Path) -> Node:
 @pytest.fixture
 async def http(empty_node: Node) -> AsyncIterator[httpx.AsyncClient]:
     """A plain HTTP client of the node."""
-    async with httpx.AsyncClient(base_url=empty_node.url, timeout=20) as client:
+    # Certificates, which nothing here needs, take longer to read than most tests.
+    async with httpx.AsyncClient(base_url=empty_node.url, timeout=20, verify=False) as client:
         yield client
 
 
@@ -47,7 +58,7 @@ async def sdk(node: Node) -> AsyncIterator[AsyncOpenAI]:
         base_url=f"{node.url}/v1",
         api_key="none",
         max_retries=0,
-        timeout=20,
+        http_client=DefaultAsyncHttpxClient(timeout=20, verify=False),
         _strict_response_validation=True,
     ) as client:
         yield client

@@ -91,6 +91,6 @@ async def test_an_immediate_command_ends_where_it_began(
     assert types == ["CommandAccepted", "InstanceCreated"]
 
 
-async def test_an_unknown_command_is_404(node: Node, http: httpx.AsyncClient) -> None:
-    response = await http.get("/commands/nope")
+def test_an_unknown_command_is_404(shared: httpx.Client) -> None:
+    response = shared.get("/commands/nope")
     assert (response.status_code, response.json()["error"]["code"]) == (404, "not_found")

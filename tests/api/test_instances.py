@@ -79,10 +79,8 @@ async def test_state_is_shown_as_it_was(node: Node, http: httpx.AsyncClient) -> 
 @pytest.mark.parametrize(
     ("at", "code"), [("9999", "position_out_of_range"), ("-1", None), ("x", None)]
 )
-async def test_a_state_that_never_was_is_refused(
-    node: Node, http: httpx.AsyncClient, at: str, code: str | None
-) -> None:
-    response = await http.get(f"/state?at={at}")
+def test_a_state_that_never_was_is_refused(shared: httpx.Client, at: str, code: str | None) -> None:
+    response = shared.get(f"/state?at={at}")
     error = response.json()["error"]
     assert (response.status_code, error["param"], error["code"]) == (400, "at", code)
 
@@ -148,10 +146,8 @@ async def test_a_repeated_creation_makes_one_instance(node: Node, http: httpx.As
         (b'{"model_id": "a", "sharding": "x"}', "sharding"),
     ],
 )
-async def test_a_bad_instance_is_refused(
-    node: Node, http: httpx.AsyncClient, body: bytes, param: str | None
-) -> None:
-    response = await http.post("/instance", content=body)
+def test_a_bad_instance_is_refused(shared: httpx.Client, body: bytes, param: str | None) -> None:
+    response = shared.post("/instance", content=body)
     assert (response.status_code, response.json()["error"]["param"]) == (400, param)
 
 

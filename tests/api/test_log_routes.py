@@ -108,25 +108,23 @@ async def test_events_are_chosen_by_type(asked: str, http: httpx.AsyncClient) ->
         ("type=Nothing", "type", None),
     ],
 )
-async def test_a_bad_page_is_refused(
-    node: Node, http: httpx.AsyncClient, query: str, param: str, code: str | None
+def test_a_bad_page_is_refused(
+    shared: httpx.Client, query: str, param: str, code: str | None
 ) -> None:
     for headers in ({}, SSE):
-        response = await http.get(f"/events?{query}", headers=headers)
+        response = shared.get(f"/events?{query}", headers=headers)
         assert response.status_code == 400
         error = response.json()["error"]
         assert (error["param"], error["code"]) == (param, code)
 
 
-async def test_an_event_that_is_not_there_is_404(node: Node, http: httpx.AsyncClient) -> None:
-    response = await http.get("/events/9999")
+def test_an_event_that_is_not_there_is_404(shared: httpx.Client) -> None:
+    response = shared.get("/events/9999")
     assert (response.status_code, response.json()["error"]["code"]) == (404, "not_found")
 
 
-async def test_a_stream_that_is_not_there_has_no_events(
-    node: Node, http: httpx.AsyncClient
-) -> None:
-    page = (await http.get("/events?stream=nope")).json()
+def test_a_stream_that_is_not_there_has_no_events(shared: httpx.Client) -> None:
+    page = shared.get("/events?stream=nope").json()
     assert (page["data"], page["has_more"]) == ([], False)
 
 

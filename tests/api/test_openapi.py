@@ -9,12 +9,11 @@ import httpx
 
 from api.app import ROUTES
 from api.openapi import document
-from tests.api.node import Node
 
 
-async def test_the_description_is_served(empty_node: Node, http: httpx.AsyncClient) -> None:
+def test_the_description_is_served(shared: httpx.Client) -> None:
     for path in ("/openapi", "/openapi.json"):
-        response = await http.get(path)
+        response = shared.get(path)
         assert response.headers["content-type"] == "application/json"
         assert response.json() == document(ROUTES)
 

@@ -56,13 +56,11 @@ async def test_an_answer_comes_streamed(node: Node, sdk: AsyncOpenAI) -> None:
     assert len({(chunk.id, chunk.created, chunk.model) for chunk in (*chunks, usage)}) == 1
 
 
-async def test_usage_is_sent_only_where_it_is_asked_for(
-    node: Node, http: httpx.AsyncClient
-) -> None:
-    sent = (await http.post(PATH, json=asking(stream=True))).text
+def test_usage_is_sent_only_where_it_is_asked_for(shared: httpx.Client) -> None:
+    sent = shared.post(PATH, json=asking(stream=True)).text
     assert "usage" not in sent
     options = {"include_usage": True}
-    sent = (await http.post(PATH, json=asking(stream=True, stream_options=options))).text
+    sent = shared.post(PATH, json=asking(stream=True, stream_options=options)).text
     *chunks, usage, done = [data for _, data in parsed(sent)]
     assert all(chunk["usage"] is None for chunk in chunks)
     assert usage["usage"]["total_tokens"]
@@ -92,8 +90,8 @@ async def test_the_synchronous_sdk_gets_the_same(node: Node) -> None:
     assert await asyncio.to_thread(ask) == ("Hello, world", "Hello, world")
 
 
-async def test_a_stream_is_sent_as_it_should_be(node: Node, http: httpx.AsyncClient) -> None:
-    response = await http.post(PATH, json=asking(stream=True))
+def test_a_stream_is_sent_as_it_should_be(shared: httpx.Client) -> None:
+    response = shared.post(PATH, json=asking(stream=True))
     assert response.headers["content-type"] == "text/event-stream; charset=utf-8"
     assert response.headers["cache-control"] == "no-cache"
     assert response.headers["x-accel-buffering"] == "no"
@@ -208,7 +206,7 @@ async def test_a_key_used_for_another_body_is_a_conflict(node: Node, sdk: AsyncO
 
 
 @pytest.mark.parametrize("key", ["", "k" * 256])
-async def test_a_key_that_is_none_is_refused(node: Node, http: httpx.AsyncClient, key: str) -> None:
-    response = await http.post(PATH, json=asking(), headers={"idempotency-key": key})
+def test_a_key_that_is_none_is_refused(shared: httpx.Client, key: str) -> None:
+    response = shared.post(PATH, json=asking(), headers={"idempotency-key": key})
     assert response.status_code == 400
     assert response.json()["error"]["param"] == "Idempotency-Key"

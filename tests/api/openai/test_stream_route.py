@@ -105,9 +105,9 @@ async def test_a_completion_that_failed_at_once_is_an_error_from_its_start(
     assert [data for _, data in resumed] == ["[DONE]"]
 
 
-async def test_an_unknown_completion_is_404(node: Node, http: httpx.AsyncClient) -> None:
+def test_an_unknown_completion_is_404(shared: httpx.Client) -> None:
     for id in ("chatcmpl-none", "none", "chatcmpl-"):
-        response = await http.get(f"{PATH}/{id}/stream")
+        response = shared.get(f"{PATH}/{id}/stream")
         assert (response.status_code, response.json()["error"]["code"]) == (404, "not_found")
 
 
