@@ -36,8 +36,8 @@ from infrastructure.rows import (
     select_snapshot,
 )
 from infrastructure.sqlite.connect import reader_engine
+from infrastructure.sqlite.failures import reason_of
 from infrastructure.sqlite.schema import read_revision
-from infrastructure.sqlite.writer import reason_of
 
 PAGE = 1000
 

@@ -6,7 +6,7 @@ import shutil
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from sqlalchemy import (
     ColumnElement,
@@ -22,6 +22,7 @@ from sqlalchemy import (
     tuple_,
     update,
 )
+from sqlalchemy.dialects import sqlite
 
 import migrations
 from infrastructure import tables as t
@@ -38,10 +39,18 @@ the WAL happens to have would let small writes through and large ones fail, over
 
 Item = TypeVar("Item")
 
-_UPDATE_STREAM = (
+_DIALECT = sqlite.dialect(paramstyle="qmark")
+
+# Compiled once and run with rows as tuples, in the order of the columns: for many rows,
+# SQLAlchemy's way from a dict to a tuple costs more than SQLite's from there to the disk.
+_INSERT_STREAMS = str(insert(t.streams).compile(dialect=_DIALECT))
+_INSERT_EVENTS = str(insert(t.events).compile(dialect=_DIALECT))
+_INSERT_COMMANDS = str(insert(t.commands).compile(dialect=_DIALECT))
+_UPDATE_STREAMS = str(
     update(t.streams)
     .where(t.streams.c.id == bindparam("stream_id"))
-    .values(version=bindparam("version"), attempt=bindparam("attempt"), open=bindparam("open"))
+    .values({name: bindparam(name) for name in ("version", "attempt", "open")})
+    .compile(dialect=_DIALECT)
 )
 _SELECT_HEADS = select(
     t.streams.c.name,
@@ -205,22 +214,53 @@ class LogFile:
         """Write a group's rows and move the head."""
         new, changed = [], []
         for name, head in group.streams.items():
-            row = {"version": head.version, "attempt": head.attempt, "open": head.open}
             if head.id >= group.first_new_stream:
                 command = group.commands_of_streams.get(name)
-                new.append({**row, "id": head.id, "name": name, "command": command})
+                new.append((head.id, name, command, head.version, head.attempt, head.open))
             else:
-                changed.append({**row, "stream_id": head.id})
-        if new:
-            self._open.execute(insert(t.streams), new)
-        if changed:
-            self._open.execute(_UPDATE_STREAM, changed)
-        self._open.execute(insert(t.events), group.events)
-        if group.commands:
-            self._open.execute(insert(t.commands), group.commands)
+                changed.append((head.version, head.attempt, head.open, head.id))
+        self._many(_INSERT_STREAMS, new)
+        self._many(_UPDATE_STREAMS, changed)
+        self._many(
+            _INSERT_EVENTS,
+            [
+                (
+                    event.position,
+                    group.streams[event.stream].id,
+                    event.version,
+                    event.type,
+                    event.schema_version,
+                    event.recorded_at,
+                    event.payload.decode(),
+                    event.content,
+                    event.key_ref,
+                    event.hash,
+                )
+                for event in group.recorded
+            ],
+        )
+        self._many(
+            _INSERT_COMMANDS,
+            [
+                (
+                    command.command_id,
+                    command.kind,
+                    command.actor,
+                    command.idempotency_key,
+                    command.body_digest,
+                    group.streams[stream].id,
+                    position,
+                )
+                for command, stream, position in group.commands
+            ],
+        )
         self._open.execute(
             update(t.log_head).values(position=group.tip.position, hash=group.tip.hash)
         )
+
+    def _many(self, statement: str, rows: list[tuple[Any, ...]]) -> None:
+        if rows:
+            self._open.exec_driver_sql(statement, rows)
 
     def save_snapshot(self, version: int, snapshot: Snapshot) -> None:
         """Keep a snapshot, in place of one of the same position and those of other versions."""

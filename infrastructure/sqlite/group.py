@@ -7,7 +7,7 @@ takes it over once the group is committed, and forgets it otherwise.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, assert_never
+from typing import assert_never
 
 import msgspec
 
@@ -84,7 +84,8 @@ class Group:
     Attributes:
         tip: where the log stands once the group is committed.
         streams: the streams that changed.
-        events, commands: rows to insert.
+        recorded: its events.
+        commands: the commands that it adds to the index, each with its stream and position.
     """
 
     def __init__(
@@ -103,9 +104,8 @@ class Group:
         self.tip = tip
         self.streams: dict[str, StreamHead] = {}
         self.commands_of_streams: dict[str, str] = {}
-        self.events: list[dict[str, Any]] = []
-        self.commands: list[dict[str, Any]] = []
         self.recorded: list[Recorded] = []
+        self.commands: list[tuple[CommandKey, str, int]] = []
         self.first_new_stream = tip.next_stream_id
         self._heads = heads
         self._clock = clock
@@ -128,7 +128,7 @@ class Group:
             if append.command is not None:
                 self.commands_of_streams[append.stream] = append.command.command_id
         if append.command is not None:
-            self._index(append.command, head.id)
+            self._index(append.command, append.stream)
         recorded = self._record(prepared, head)
         self.streams[append.stream] = StreamHead(
             head.id,
@@ -187,40 +187,43 @@ class Group:
                 assert_never(guard)
         return None
 
-    def _index(self, command: CommandKey, stream_id: int) -> None:
+    def _index(self, command: CommandKey, stream: str) -> None:
         self._ids[command.command_id] = command
         if command.idempotency_key is not None:
             self._keys[command.actor, command.idempotency_key] = command
-        self.commands.append(
-            {
-                "command_id": command.command_id,
-                "kind": command.kind,
-                "actor": command.actor,
-                "idempotency_key": command.idempotency_key,
-                "body_digest": command.body_digest,
-                "stream_id": stream_id,
-                "position": self.tip.position + 1,
-            }
-        )
+        self.commands.append((command, stream, self.tip.position + 1))
 
     def _record(self, prepared: Prepared, head: StreamHead) -> tuple[Recorded, ...]:
+        stream = prepared.append.stream
         previous = self.tip.hash
         recorded_at = max(self.tip.recorded_at, self._clock())
         first = len(self.recorded)
         for number, encoded in enumerate(prepared.encoded, start=1):
-            fields: dict[str, Any] = {
-                "position": self.tip.position + number,
-                "version": head.version + number,
-                "type": encoded.type,
-                "schema_version": encoded.schema_version,
-                "recorded_at": recorded_at,
-                "payload": encoded.payload,
-                "content": encoded.content,
-                "key_ref": None,
-            }
-            stream = prepared.append.stream
-            previous = chain.link(previous, stream=stream, **fields)
-            self.recorded.append(Recorded(stream=stream, hash=previous, **fields))
-            fields["payload"] = encoded.payload.decode()
-            self.events.append({**fields, "stream_id": head.id, "hash": previous})
+            position, version = self.tip.position + number, head.version + number
+            previous = chain.link(
+                previous,
+                position=position,
+                stream=stream,
+                version=version,
+                type=encoded.type,
+                schema_version=encoded.schema_version,
+                recorded_at=recorded_at,
+                key_ref=None,
+                payload=encoded.payload,
+                content=encoded.content,
+            )
+            self.recorded.append(
+                Recorded(
+                    position=position,
+                    stream=stream,
+                    version=version,
+                    type=encoded.type,
+                    schema_version=encoded.schema_version,
+                    recorded_at=recorded_at,
+                    payload=encoded.payload,
+                    content=encoded.content,
+                    key_ref=None,
+                    hash=previous,
+                )
+            )
         return tuple(self.recorded[first:])

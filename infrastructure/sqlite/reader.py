@@ -19,7 +19,7 @@ from infrastructure.event_store import CommandRow, LogUnavailable, Snapshot, Str
 from infrastructure.feed import CLOSED
 from infrastructure.rows import COMMANDS, STREAMS, select_snapshot
 from infrastructure.sqlite.connect import async_reader_engine
-from infrastructure.sqlite.writer import reason_of
+from infrastructure.sqlite.failures import reason_of
 
 
 class Reader:

@@ -24,9 +24,11 @@ from infrastructure.event_store import (
 )
 from infrastructure.rows import recorded, select_events
 from infrastructure.sqlite.connect import check_version
+from infrastructure.sqlite.failures import reason_of
 from infrastructure.sqlite.group import Prepared, Result
+from infrastructure.sqlite.jobs import Batch, Submission, Write
 from infrastructure.sqlite.reader import Reader
-from infrastructure.sqlite.writer import Batch, Submission, Write, Writer, reason_of
+from infrastructure.sqlite.writer import Writer
 
 CLOSED = live.CLOSED
 

@@ -10,24 +10,22 @@ not have reached the disk waits for the answer: it is found by reading the log's
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import queue
-import sqlite3
 import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from pathlib import Path
-from typing import Any
 
-import msgspec
 from sqlalchemy.exc import DBAPIError
 
-from infrastructure.event_store import LogUnavailable, Recorded, Snapshot, StoreError
+from infrastructure.event_store import LogUnavailable, StoreError
+from infrastructure.sqlite.failures import certainly_failed, reason_of
 from infrastructure.sqlite.file import LogFile
-from infrastructure.sqlite.group import Group, Prepared, Result, StreamHead, Tip
+from infrastructure.sqlite.group import Group, StreamHead, Tip
+from infrastructure.sqlite.jobs import Batch, Stop, Submission, Write, promise
 
 log = logging.getLogger(__name__)
 
@@ -41,49 +39,6 @@ STREAMS_IN_MEMORY = 10_000
 FIRST_RETRY = 0.1
 LAST_RETRY = 2.0
 """Seconds between two tries to mend a broken log; doubled from the first to the last."""
-
-
-def _promise() -> Future[Any]:
-    """A future that its reader cannot cancel under the thread that fulfils it."""
-    future: Future[Any] = Future()
-    future.set_running_or_notify_cancel()
-    return future
-
-
-class Submission:
-    """One call's appends, and what became of them once they are delivered.
-
-    Attributes:
-        results: one for each append, unless there is an error.
-        error: why nothing of the call was recorded.
-    """
-
-    def __init__(self, appends: Sequence[Prepared], future: asyncio.Future[list[Result]]) -> None:
-        self.appends = appends
-        self.future = future  # of its caller's event loop; not touched here
-        self.size = sum(prepared.size for prepared in appends)
-        self.results: list[Result] = []
-        self.error: LogUnavailable | None = None
-
-
-class Write:
-    """Something else to write: a snapshot."""
-
-    def __init__(self, version: int, snapshot: Snapshot) -> None:
-        self.version = version
-        self.snapshot = snapshot
-        self.done: Future[None] = _promise()
-
-
-class Batch(msgspec.Struct, frozen=True):
-    """What became of a group: its events, if it was committed, and its submissions."""
-
-    recorded: Sequence[Recorded]
-    submissions: Sequence[Submission]
-
-
-class _Stop(msgspec.Struct, frozen=True):
-    """Everything queued before this is finished first."""
 
 
 class Writer:
@@ -106,16 +61,16 @@ class Writer:
         self._path = path
         self._clock = clock
         self._deliver = deliver
-        self._jobs: queue.SimpleQueue[Submission | Write | _Stop] = queue.SimpleQueue()
+        self._jobs: queue.SimpleQueue[Submission | Write | Stop] = queue.SimpleQueue()
         self._heads: OrderedDict[str, StreamHead] = OrderedDict()
         self._tip: Tip
         self._unsettled: tuple[Group, list[Submission]] | None = None
         self._retry = FIRST_RETRY
         self._next_try = 0.0
-        self._opened: Future[Tip] = _promise()
-        self._drained: Future[None] = _promise()
+        self._opened: Future[Tip] = promise()
+        self._drained: Future[None] = promise()
         self._readers_gone = threading.Event()
-        self._released: Future[None] = _promise()
+        self._released: Future[None] = promise()
         # A process that ends without closing the log need not wait for it: what was
         # acknowledged is on the disk.
         self._thread = threading.Thread(target=self._run, name="inferlog-writer", daemon=True)
@@ -131,7 +86,7 @@ class Writer:
 
     def drain(self) -> Future[None]:
         """Finish what is queued; nothing may be submitted any more."""
-        self._jobs.put(_Stop())
+        self._jobs.put(Stop())
         return self._drained
 
     def release(self) -> Future[None]:
@@ -168,7 +123,7 @@ class Writer:
     def _turn(self) -> bool:
         """Write what is queued, or wait for it. False once everything is done."""
         submissions, other = self._take()
-        stop = isinstance(other, _Stop)
+        stop = isinstance(other, Stop)
         if self.unavailable is not None:
             # While nothing waits there is time to mend; else at most once in a while.
             due = stop or not submissions or time.monotonic() >= self._next_try
@@ -183,7 +138,7 @@ class Writer:
             self._write(other)
         return not stop
 
-    def _take(self) -> tuple[list[Submission], Write | _Stop | None]:
+    def _take(self) -> tuple[list[Submission], Write | Stop | None]:
         """Submissions up to a group's limit, or to the first job of another kind."""
         submissions: list[Submission] = []
         room, bytes_left = MAX_GROUP, MAX_GROUP_BYTES
@@ -208,14 +163,14 @@ class Writer:
         try:
             with self._file.begin(durable=durable) as transaction:
                 group = self._decide(submissions)
-                if group.events:
+                if group.recorded:
                     self._file.write(group)
                     committing = True
                 else:
                     transaction.rollback()
         except Exception as error:
             self._broke(error)
-            if group is not None and committing and not _certainly_failed(error):
+            if group is not None and committing and not certainly_failed(error):
                 self._unsettled = (group, submissions)
             else:
                 self._refuse(submissions, reason_of(error))
@@ -317,21 +272,3 @@ class Writer:
                 f"{self.unavailable}; the log was closed before it could be seen whether this "
                 "was recorded",
             )
-
-
-def reason_of(error: BaseException) -> str:
-    """Why something went wrong, without the statement it went wrong in."""
-    cause = error.orig if isinstance(error, DBAPIError) and error.orig else error
-    if isinstance(cause, sqlite3.Error | OSError | StoreError):
-        return str(cause)
-    return f"{type(cause).__name__}: {cause}"
-
-
-def _certainly_failed(error: Exception) -> bool:
-    """Whether a commit's error means that it did not reach the disk.
-
-    SQLite says FULL while it writes pages, of which the commit is the last. After any other
-    error, such as a failed sync, the commit may be there.
-    """
-    cause = error.orig if isinstance(error, DBAPIError) else error
-    return getattr(cause, "sqlite_errorname", "") == "SQLITE_FULL"
