@@ -161,11 +161,7 @@ class Append(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def attempt(self) -> int | None:
         """The attempt that these events begin, if they claim the task."""
-        claims = [
-            event.attempt
-            for event in self.events
-            if isinstance(event, TaskAcknowledged)
-        ]
+        claims = [event.attempt for event in self.events if isinstance(event, TaskAcknowledged)]
         return claims[-1] if claims else None
 
     @property
@@ -220,8 +216,14 @@ class EventStore(ABC):
     ) -> list[tuple[Recorded, ...] | GuardFailed]:
         """Record appends in one group; each stands or falls by its own guards.
 
+        A commit that was interrupted is settled before this returns, however long the log
+        cannot be read; bound the wait where that matters. A caller that is cancelled meanwhile
+        is not told, and what it appended may be recorded.
+
         Raises:
-            LogUnavailable: nothing of the group was recorded.
+            LogUnavailable: nothing of the group was recorded. Only where the log is closed
+                before an interrupted commit is settled, that is not known, and the message
+                says so.
         """
 
     async def append(self, append: Append) -> tuple[Recorded, ...]:
@@ -285,15 +287,11 @@ class EventStore(ABC):
         """A command's entry in the index."""
 
     @abstractmethod
-    async def command_by_key(
-        self, actor: str, idempotency_key: str
-    ) -> CommandRow | None:
+    async def command_by_key(self, actor: str, idempotency_key: str) -> CommandRow | None:
         """The command that an actor's idempotency key belongs to."""
 
     @abstractmethod
-    async def load_snapshot(
-        self, version: int, at_most: int | None = None
-    ) -> Snapshot | None:
+    async def load_snapshot(self, version: int, at_most: int | None = None) -> Snapshot | None:
         """The latest snapshot of this fold version at or before a position."""
 
     @abstractmethod

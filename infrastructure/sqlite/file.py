@@ -28,7 +28,7 @@ import migrations
 from infrastructure import tables as t
 from infrastructure.event_store import CommandKey, Snapshot, StoreError
 from infrastructure.rows import OF_STATE
-from infrastructure.sqlite.connect import writer_engine
+from infrastructure.sqlite.connect import BUSY_TIMEOUT, writer_engine
 from infrastructure.sqlite.group import Group, StreamHead, Tip
 from infrastructure.sqlite.lock import Lock
 from infrastructure.sqlite.schema import read_revision, revision
@@ -124,7 +124,10 @@ class LogFile:
     def checkpoint(self) -> None:
         """Move all of the WAL into the database, as far as no reader of it is in the way."""
         self._pragma("busy_timeout=1000")
-        self._pragma("wal_checkpoint(TRUNCATE)")
+        try:
+            self._pragma("wal_checkpoint(TRUNCATE)")
+        finally:
+            self._pragma(f"busy_timeout={BUSY_TIMEOUT * 1000:.0f}")
 
     def probe(self) -> None:
         """Write and sync a little, to see whether that works again.
