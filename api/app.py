@@ -16,7 +16,13 @@ from api.errors import ApiError
 from api.frame import Frame
 from api.handlers import EXCEPTION_HANDLERS
 from api.health import health, ready
-from api.instances import create_instance, delete_instance, get_instance, get_state
+from api.instances import (
+    create_instance,
+    delete_instance,
+    get_instance,
+    get_state,
+    instance_options,
+)
 from api.log_routes import get_event, list_events
 from api.openai.chat import create_chat_completion
 from api.openai.models import get_model, list_models
@@ -38,6 +44,7 @@ ROUTES: list[HTTPRouteHandler] = [
     get_command,
     get_state,
     create_instance,
+    instance_options,  # ahead of the others of its path, or Litestar makes one
     get_instance,
     delete_instance,
 ]

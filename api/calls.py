@@ -12,7 +12,7 @@ from domain.commands import Caller
 
 ANONYMOUS = "anonymous"
 LONGEST_KEY = 255
-LONGEST_NUMBER = 19
+LONGEST_NUMBER = 100
 LONGEST_HEADER = 200
 MOST_HEADERS = 20
 
@@ -97,13 +97,23 @@ def last_event_id(request: Request[Any, Any, Any]) -> int | None:
     Raises:
         ApiError: it is no number.
     """
-    given = request.headers.get("last-event-id")
-    if not given:
+    return _number(request.headers.get("last-event-id") or None, "Last-Event-ID")
+
+
+def number_in_query(request: Request[Any, Any, Any], name: str) -> int | None:
+    """A parameter that is a number where it is given.
+
+    As an optional parameter of a route it would also be given by the word `null`.
+
+    Raises:
+        ApiError: it is no number.
+    """
+    return _number(request.query_params.get(name), name)
+
+
+def _number(given: str | None, name: str) -> int | None:
+    if given is None:
         return None
-    if not (given.isascii() and given.isdecimal() and len(given) < LONGEST_NUMBER):
-        raise ApiError(
-            "bad_request",
-            f"Last-Event-ID is the number of an event, not {quote(given)}.",
-            "Last-Event-ID",
-        )
+    if not (given.isascii() and given.isdecimal() and len(given) <= LONGEST_NUMBER):
+        raise ApiError("bad_request", f"Expected a whole number, not {quote(given)}.", name)
     return int(given)

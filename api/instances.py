@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Any
 
 import msgspec
-from litestar import Request, delete, get, post
-from litestar.params import FromPath, QueryParameter
+from litestar import Request, Response, delete, get, post, route
+from litestar.params import FromPath
 
 from api import calls, exo_view
 from api.errors import ApiError, quote
@@ -32,14 +32,9 @@ class Received(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 @get("/state")
-async def get_state(
-    services: Provided,
-    at: Annotated[
-        int | None,
-        QueryParameter(ge=0, description="The position after which it was so."),
-    ] = None,
-) -> StateView:
+async def get_state(request: Request[Any, Any, Any], services: Provided) -> StateView:
     """Everything alive, now or right after any event of the log."""
+    at = calls.number_in_query(request, "at")
     if at is None:
         return exo_view.view(services.projection.state, services.projection.position)
     try:
@@ -96,6 +91,18 @@ async def delete_instance(
     # same instance finds nothing to delete.
     accepted = await _dispatch(services, command, calls.caller_of(request.scope), b"")
     return Received(command_id=accepted.command_id, instance_id=instance_id)
+
+
+@route(
+    "/instance/{instance_id:str}",
+    http_method="OPTIONS",
+    status_code=204,
+    sync_to_thread=False,
+    include_in_schema=False,
+)
+def instance_options(instance_id: FromPath[str]) -> Response[None]:
+    """The methods of an instance. Litestar would name only the first that was registered."""
+    return Response(None, headers={"allow": "DELETE, GET, OPTIONS"})
 
 
 async def _dispatch(

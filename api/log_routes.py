@@ -34,11 +34,11 @@ async def list_events(
     after: After = 0,
     limit: Limit = LIMIT,
     stream: Annotated[
-        str | None, QueryParameter(description="Only this stream's, as `completion/ID`.")
-    ] = None,
+        str, QueryParameter(description="Only this stream's, as `completion/ID`.")
+    ] = "",
     types: Annotated[
-        list[str] | None, QueryParameter(name="type", description="Only of these types.")
-    ] = None,
+        tuple[str, ...], QueryParameter(name="type", description="Only of these types.")
+    ] = (),
 ) -> ASGIResponse:
     """Events after a position: a page, or all there are and will be as server-sent events.
 
@@ -47,8 +47,10 @@ async def list_events(
     wanted = _types(types)
     if _wants_stream(request):
         cursor = last_event_id(request)
-        return await _followed(services, after if cursor is None else cursor, stream, wanted)
-    events = await services.store.read(after, limit + 1, stream=stream, types=wanted)
+        return await _followed(
+            services, after if cursor is None else cursor, stream or None, wanted
+        )
+    events = await services.store.read(after, limit + 1, stream=stream or None, types=wanted)
     return Response(page(events, limit, after)).to_asgi_response(app=None, request=request)
 
 
@@ -62,11 +64,9 @@ async def get_event(services: Provided, position: Annotated[int, PathParameter(g
     return view(recorded)
 
 
-def _types(names: Sequence[str] | None) -> frozenset[str] | None:
+def _types(names: Sequence[str]) -> frozenset[str] | None:
     """Event types as asked for: `type` again and again, or with commas."""
-    if names is None:
-        return None
-    wanted = frozenset(name for each in names for name in each.split(",") if name)
+    wanted = frozenset(name for each in names for name in each.split(","))
     for name in sorted(wanted):
         if name not in EVENT_TYPES:
             raise ApiError("bad_request", f"There are no events of type {quote(name)}.", "type")

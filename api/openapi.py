@@ -35,6 +35,7 @@ from api.openai.request import (
 )
 from api.openai.wire import ChatCompletion, ChatCompletionChunk, Model, ModelList
 from api.services import Provided
+from domain.events import EVENT_TYPES
 
 Json = dict[str, Any]
 
@@ -93,9 +94,18 @@ def document(routes: Sequence[HTTPRouteHandler]) -> Json:
         _mend(operation)
     for name, body in BODY_OF.items():
         operations[name]["requestBody"] = {"required": True, "content": _json(body)}
+    for name, (parameter, description) in NUMBERS.items():
+        operations[name].setdefault("parameters", []).append(
+            {
+                "name": parameter,
+                "in": "query",
+                "description": description,
+                "schema": {"type": "integer", "minimum": 0},
+            }
+        )
     for name, (answer, event) in STREAMS.items():
         content = {} if answer is None else _json(answer)
-        content["text/event-stream"] = {"schema": _ref(event)}
+        content["text/event-stream"] = {"schema": _event(event)}
         operations[name]["responses"]["200"]["content"] = content
     operations["ready"]["responses"]["503"] = _response("No model is ready.", "Readiness")
     return made
@@ -108,13 +118,8 @@ def _mend(operation: Json) -> None:
     for status, words in (("4XX", "The request is at fault."), ("5XX", "The server is.")):
         responses[status] = _response(words, "ErrorBody")
     for parameter in operation.get("parameters", ()):
-        schema = parameter["schema"]
-        # A parameter that is left out is null only to Python.
-        for each in schema.pop("oneOf", ()):
-            if each["type"] != "null":
-                schema |= each
-        if schema["type"] == "integer":
-            schema.setdefault("minimum", 0)
+        if parameter["name"] == "type":
+            parameter["schema"] = {"type": "array", "items": {"enum": sorted(EVENT_TYPES)}}
 
 
 def _response(description: str, type: str) -> Json:
@@ -129,12 +134,32 @@ def _ref(type: str) -> Json:
     return {"$ref": PREFIX + type}
 
 
+def _event(type: str) -> Json:
+    """One server-sent event, whose data is JSON in a string."""
+    data: Json = {"type": "string", "contentMediaType": "application/json"}
+    data["contentSchema"] = _ref(type)
+    if type == "ChatCompletionChunk":
+        data["contentSchema"] = {"anyOf": [_ref(type), _ref("ErrorBody")]}
+        data = {"anyOf": [{"const": "[DONE]"}, data]}
+    return {
+        "type": "object",
+        "properties": {"id": {"type": "string"}, "data": data},
+        "required": ["data"],
+    }
+
+
 def _nullable(schema: Mapping[str, Any]) -> Json:
     return {"anyOf": [schema, {"type": "null"}]}
 
 
 BODY_OF = {"create_chat_completion": "ChatCompletionRequest", "create_instance": "InstanceRequest"}
 """The body that an operation takes."""
+
+NUMBERS = {
+    "stream_chat_completion": ("starting_after", "The number of the last event that is known."),
+    "get_state": ("at", "The position after which it was so."),
+}
+"""Parameters that are numbers where they are given: see `api.calls.number_in_query`."""
 
 STREAMS = {
     "create_chat_completion": ("ChatCompletion", "ChatCompletionChunk"),

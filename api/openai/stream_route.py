@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Any
 
 from litestar import Request, get
-from litestar.params import FromPath, FromQuery, QueryParameter
+from litestar.params import FromPath, FromQuery
 from litestar.response.base import ASGIResponse
 
-from api.calls import last_event_id
+from api.calls import last_event_id, number_in_query
 from api.errors import ApiError, quote
 from api.openai.following import Following, streamed
 from api.openai.render import PREFIX
@@ -21,7 +21,6 @@ async def stream_chat_completion(
     request: Request[Any, Any, Any],
     services: Provided,
     completion_id: FromPath[str],
-    starting_after: Annotated[int | None, QueryParameter(ge=0)] = None,
     include_usage: FromQuery[bool] = False,
 ) -> ASGIResponse:
     """The completion's server-sent events, from the first or after one that is known.
@@ -34,10 +33,12 @@ async def stream_chat_completion(
         raise ApiError("not_found", f"There is no completion {quote(completion_id)}.")
     if services.stopping.is_set():
         raise ApiError("shutting_down", "The server is stopping.")
-    after = last_event_id(request)
+    known = last_event_id(request)
+    if known is None:
+        known = number_in_query(request, "starting_after")
     return await streamed(
         request,
         services,
         Following(services.store, stream, 0, include_usage=include_usage),
-        starting_after=starting_after if after is None else after,
+        starting_after=known,
     )

@@ -77,7 +77,7 @@ async def test_state_is_shown_as_it_was(node: Node, http: httpx.AsyncClient) -> 
 
 
 @pytest.mark.parametrize(
-    ("at", "code"), [("9999", "position_out_of_range"), ("-1", None), ("x", None)]
+    ("at", "code"), [("9999", "position_out_of_range"), ("-1", None), ("x", None), ("null", None)]
 )
 def test_a_state_that_never_was_is_refused(shared: httpx.Client, at: str, code: str | None) -> None:
     response = shared.get(f"/state?at={at}")
@@ -114,6 +114,11 @@ async def test_an_instance_is_created_shown_and_deleted(
     for method in ("GET", "DELETE"):
         response = await http.request(method, f"/instance/{id}")
         assert (response.status_code, response.json()["error"]["code"]) == (404, "not_found")
+
+
+def test_an_instance_names_all_its_methods(shared: httpx.Client) -> None:
+    for response in (shared.options("/instance/x"), shared.put("/instance/x")):
+        assert set(response.headers["allow"].split(", ")) == {"DELETE", "GET", "OPTIONS"}
 
 
 async def test_a_known_model_is_made_from_what_it_was_made_from(

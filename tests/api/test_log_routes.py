@@ -106,6 +106,7 @@ async def test_events_are_chosen_by_type(asked: str, http: httpx.AsyncClient) ->
         ("limit=0", "limit", None),
         ("limit=1001", "limit", None),
         ("type=Nothing", "type", None),
+        ("type=", "type", None),
     ],
 )
 def test_a_bad_page_is_refused(

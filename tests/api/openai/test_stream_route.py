@@ -111,7 +111,9 @@ def test_an_unknown_completion_is_404(shared: httpx.Client) -> None:
         assert (response.status_code, response.json()["error"]["code"]) == (404, "not_found")
 
 
-@pytest.mark.parametrize("query", ["starting_after=-1", "starting_after=x", "include_usage=maybe"])
+@pytest.mark.parametrize(
+    "query", ["starting_after=-1", "starting_after=x", "starting_after=null", "include_usage=maybe"]
+)
 async def test_a_bad_parameter_is_refused(
     first: str, node: Node, http: httpx.AsyncClient, query: str
 ) -> None:

@@ -1,0 +1,1 @@
+"""The HTTP interface against its own description and OpenAI's: `make conformance`."""
