@@ -37,6 +37,10 @@ class ServerStopping(Exception):
     """The server stops; whoever waits is let go."""
 
 
+class Silence(Exception):
+    """Nothing came in time. Not a TimeoutError, which a source may raise itself."""
+
+
 class Pull(Generic[T]):
     """Takes from an async generator, with a timeout that leaves the generator unharmed."""
 
@@ -48,13 +52,13 @@ class Pull(Generic[T]):
         """The next item, or None at the end.
 
         Raises:
-            TimeoutError: there is none yet; it can be asked for again.
+            Silence: there is none yet; it can be asked for again.
         """
         if self._pending is None:
             self._pending = asyncio.create_task(self._advance())
         await asyncio.wait({self._pending}, timeout=timeout)
         if not self._pending.done():
-            raise TimeoutError
+            raise Silence
         item, self._pending = self._pending.result(), None
         return item
 
@@ -142,7 +146,7 @@ class EventStream(ASGIResponse, Generic[T]):
                 await send({"type": "http.response.body", "body": data, "more_body": True})
             try:
                 item = await self._source.next(KEEP_ALIVE_EVERY)
-            except TimeoutError:
+            except Silence:
                 data = KEEP_ALIVE
                 continue
             if item is None:

@@ -12,7 +12,7 @@ from api.errors import ApiError
 from api.openai import wire
 from api.openai.render import PREFIX, Numbered, Renderer, Transcript, whole
 from api.services import Services
-from api.sse import KEEP_ALIVE, EventStream, Pull, ServerStopping, unless_interrupted
+from api.sse import KEEP_ALIVE, EventStream, Pull, ServerStopping, Silence, unless_interrupted
 from domain.completion import Done, Failure
 from infrastructure.event_store import EventStore, LogUnavailable
 
@@ -110,7 +110,7 @@ async def streamed(
         # Who resumes had its headers long ago, and is told in the stream.
         if starting_after is None and batch and isinstance(batch[0].message, Failure):
             raise _outcome(batch[0].message)
-    except TimeoutError:
+    except Silence:
         return EventStream(pull, encode, services.stopping, first=KEEP_ALIVE)
     except BaseException:
         await pull.close()
