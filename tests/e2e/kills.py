@@ -20,7 +20,7 @@ PROMPTS = (
 )
 
 
-def ask_some(server: Server, seed: int, max_tokens: int = 48) -> list[Client]:
+def ask_some(server: Server, seed: int, max_tokens: int = 24) -> list[Client]:
     """Several streamed requests at once."""
     model = server.model
     return [
