@@ -110,9 +110,7 @@ class CommandBus:
         kind = type(command).__name__
         # A repeat attaches whatever the server would now say to it as a new command.
         if caller.idempotency_key is not None:
-            first = await self._store.command_by_key(
-                caller.actor, caller.idempotency_key
-            )
+            first = await self._store.command_by_key(caller.actor, caller.idempotency_key)
             if first is not None:
                 return await self._attach(first, command, caller, digest, body)
         position = self._projection.position
@@ -152,9 +150,7 @@ class CommandBus:
             assert first is not None
             return await self._attach(first, command, caller, digest, body)
         await self._projection.wait_past(recorded[0].position, DECIDE_TIMEOUT)
-        return Accepted(
-            command_id=command.command_id, stream=stream, position=recorded[0].position
-        )
+        return Accepted(command_id=command.command_id, stream=stream, position=recorded[0].position)
 
     async def _attach(
         self,
@@ -171,9 +167,7 @@ class CommandBus:
                 f"{first.command_id}. Use a new key for a new request.",
             )
             return await self._refuse(refusal, command, caller, digest, body)
-        return Accepted(
-            command_id=first.command_id, stream=first.stream, position=0, repeat=True
-        )
+        return Accepted(command_id=first.command_id, stream=first.stream, position=0, repeat=True)
 
     async def _refuse(
         self,

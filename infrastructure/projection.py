@@ -35,9 +35,7 @@ async def state_at(store: EventStore, position: int) -> tuple[State, int]:
     if position > (await store.head()).position:
         raise PositionOutOfRange(f"the log ends before position {position}")
     snapshot = await store.load_snapshot(fold.FOLD_VERSION, position)
-    state, after = (
-        (fold.decode(snapshot.data), snapshot.position) if snapshot else (State(), 0)
-    )
+    state, after = (fold.decode(snapshot.data), snapshot.position) if snapshot else (State(), 0)
     while page := await store.read(after, PAGE, tokens=False, up_to=position):
         state = fold.fold((recorded.event for recorded in page), state)
         after = page[-1].position
@@ -75,9 +73,7 @@ class Projection:
         """Follow the log for ever."""
         while True:
             try:
-                async with aclosing(
-                    self._store.follow(self.position, tokens=False)
-                ) as batches:
+                async with aclosing(self._store.follow(self.position, tokens=False)) as batches:
                     async for batch in batches:
                         for recorded in batch:
                             self.state = fold.apply(self.state, recorded.event)
@@ -110,9 +106,7 @@ class Projection:
         """Keep State, so that the next start need not fold the log from its beginning."""
         position, state = self.position, self.state
         self._snapshot_at = position
-        await self._store.save_snapshot(
-            fold.FOLD_VERSION, Snapshot(position, fold.encode(state))
-        )
+        await self._store.save_snapshot(fold.FOLD_VERSION, Snapshot(position, fold.encode(state)))
 
     async def _maybe_snapshot(self) -> None:
         if self.position - self._snapshot_at >= SNAPSHOT_EVERY:

@@ -27,9 +27,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         Meta(description="Data folder: the log and the models made or downloaded."),
     ] = msgspec.field(default_factory=default_home)
     host: Annotated[str, Meta(description="Address to listen on.")] = "127.0.0.1"
-    port: Annotated[
-        int, Meta(ge=0, le=65535, description="Port to listen on; 0 picks one.")
-    ] = 8000
+    port: Annotated[int, Meta(ge=0, le=65535, description="Port to listen on; 0 picks one.")] = 8000
     database_url: Annotated[
         str, Meta(description="Where the log is; empty: log.db in the data folder.")
     ] = ""
@@ -56,25 +54,21 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     ] = ""
     max_tokens: Annotated[
         int,
-        Meta(
-            ge=1, description="Tokens generated at most where a request names no limit."
-        ),
+        Meta(ge=1, description="Tokens generated at most where a request names no limit."),
     ] = 4096
     queue: Annotated[
         int,
         Meta(ge=1, description="Requests that may wait for a runner; more get 429."),
     ] = 256
-    max_batch: Annotated[
-        int, Meta(ge=1, description="Requests that a runner decodes at once.")
-    ] = 32
-    max_body: Annotated[
-        int, Meta(ge=1, description="Bytes of a request body; more get 413.")
-    ] = 16 * 1024 * 1024
+    max_batch: Annotated[int, Meta(ge=1, description="Requests that a runner decodes at once.")] = (
+        32
+    )
+    max_body: Annotated[int, Meta(ge=1, description="Bytes of a request body; more get 413.")] = (
+        16 * 1024 * 1024
+    )
     lenient: Annotated[
         bool,
-        Meta(
-            description="Record and ignore request fields that are not served, instead of 400."
-        ),
+        Meta(description="Record and ignore request fields that are not served, instead of 400."),
     ] = False
     allow_origin: Annotated[
         str,
@@ -87,12 +81,10 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
             "separated by commas; `*` accepts all."
         ),
     ] = ""
-    load_timeout: Annotated[
-        int, Meta(ge=0, description="Deadline for loading a model.")
-    ] = 600
-    queue_timeout: Annotated[
-        int, Meta(ge=0, description="Deadline for waiting in the queue.")
-    ] = 600
+    load_timeout: Annotated[int, Meta(ge=0, description="Deadline for loading a model.")] = 600
+    queue_timeout: Annotated[int, Meta(ge=0, description="Deadline for waiting in the queue.")] = (
+        600
+    )
     progress_timeout: Annotated[
         int,
         Meta(
