@@ -81,16 +81,18 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
             "separated by commas; `*` accepts all."
         ),
     ] = ""
-    load_timeout: Annotated[int, Meta(ge=0, description="Deadline for loading a model.")] = 600
-    queue_timeout: Annotated[int, Meta(ge=0, description="Deadline for waiting in the queue.")] = (
-        600
-    )
+    load_timeout: Annotated[
+        int, Meta(ge=0, description="Seconds a model may take to load; 0: no limit.")
+    ] = 600
+    queue_timeout: Annotated[
+        int, Meta(ge=0, description="Seconds a request may wait for a runner; 0: no limit.")
+    ] = 600
     progress_timeout: Annotated[
         int,
         Meta(
             ge=0,
-            description="Time without a decode step, beyond what the prompt's length explains, "
-            "after which a runner is replaced.",
+            description="Seconds without a decode step, beyond what the prompt's length explains, "
+            "after which a runner is replaced; 0: never.",
         ),
     ] = 60
     log_level: Annotated[

@@ -123,6 +123,8 @@ class LiveRunner:
     async def _progress(self, message: Progress) -> None:
         self._moved(message.step)
         if message.phase != self._phase:
+            if message.phase == "Ready":
+                log.info("runner %d is ready: requests are answered now", self.process.pid)
             self._enter(message.phase)
             await self._report(STATUSES[message.phase])
 

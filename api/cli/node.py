@@ -56,7 +56,7 @@ def run(settings: Settings) -> None:
         format="%(asctime)s %(levelname)-7s %(name)s: %(message)s",
         stream=sys.stderr,
     )
-    for chatty in ("aiosqlite", "uvicorn.error"):
+    for chatty in ("aiosqlite", "alembic", "uvicorn.error"):
         logging.getLogger(chatty).setLevel(logging.WARNING)
     try:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
