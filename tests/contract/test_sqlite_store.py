@@ -8,7 +8,8 @@ import pytest
 
 from infrastructure.event_store import EventStore
 from infrastructure.sqlite.store import SqliteEventStore
-from tests.contract.store_contract import Opener, StoreContract
+from tests.contract.base import Opener
+from tests.contract.store_contract import StoreContract
 
 
 class TestSqliteStore(StoreContract):

@@ -28,9 +28,9 @@ from infrastructure.event_store import (
 from infrastructure.log_reader import LogReader
 from infrastructure.sqlite.store import SqliteEventStore
 from infrastructure.verify import verify_log
+from tests.contract.base import Batches
 from tests.contract.model import Entry, Model, as_entries
 from tests.contract.samples import chunk, claim, end, started
-from tests.contract.store_contract import Batches
 
 STREAMS = ("completion/a", "completion/b", "node/n")
 

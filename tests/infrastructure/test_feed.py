@@ -9,7 +9,7 @@ import pytest
 
 from infrastructure.event_store import LogUnavailable, Recorded
 from infrastructure.feed import PAGE, Feed
-from tests.contract.store_contract import Batches, positions, take
+from tests.contract.base import Batches, positions, take
 
 
 class Log:
